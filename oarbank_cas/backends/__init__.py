@@ -1,0 +1,1 @@
+"""Storage: one module per kind, all behind the port in `base`."""

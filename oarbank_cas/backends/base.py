@@ -1,0 +1,218 @@
+"""The port: the few storage primitives that everything above is built on, and what each one guarantees.
+
+A backend knows names and bytes, never digests, envelopes or policy. A name is `/`-separated, relative, and made by
+`oarbank_cas.layout`. All of these hold for every backend, and `tests/backends/` checks them on each:
+
+1. An object is visible whole or not at all. Nobody ever sees the first half of one.
+2. `commit` creates: of several that create one name at once exactly one wins, and an object is never overwritten by it.
+3. `replace` and `delete`, `rename` with `expected` act on exactly the incarnation that `expected` names, or on nothing.
+4. What a call has returned survives a crash of the process, the machine and its power, unless its docstring says else.
+5. A validator is strong: two incarnations of a name, or two contents, never share one. It may also change when the
+   object did not; that costs a retry, never a wrong answer.
+6. Times are the store's own (`now`), and an object's time is not before the moment its name became visible, or its
+   last `touch`. `rename` may keep the old time.
+7. `listing` returns every object that stood when it began and still stands when it ends, sorted by name, or raises. It
+   never comes back short.
+8. Errors are those of `oarbank_cas.errors`. Absence is `None` or `NotFoundError`; a store that is missing or out of
+   reach is `UnavailableError`, never absence.
+9. Every method may be called from many threads, and a store from many processes at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from types import TracebackType
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStat:
+    """What a backend knows of an object.
+
+    Attributes:
+        name: its full name in the store.
+        size: bytes.
+        time_ns: the store's own time in nanoseconds since 1970 (rule 6 above).
+        validator: opaque; names this incarnation (rule 5 above).
+    """
+
+    name: str
+    size: int
+    time_ns: int
+    validator: str
+
+
+class Incoming(ABC):
+    """Bytes on their way into the store: invisible until committed, gone when discarded.
+
+    Used by one thread at a time.
+    """
+
+    size: int
+
+    @abstractmethod
+    def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Append `chunk`, all of it.
+
+        Raises:
+            StorageIOError: no space is left, or the write failed.
+        """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Say that no more bytes come; gives back whatever writing needs (a descriptor). Harmless when repeated."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Throw the bytes away. Harmless after a commit, or when repeated."""
+
+
+class Reader(ABC):
+    """An object opened for reading: always the incarnation that was opened, whatever happens to its name meanwhile."""
+
+    stat: ObjectStat
+
+    @abstractmethod
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most `size` and at least one; empty at the end."""
+
+    @abstractmethod
+    def readinto(self, buffer: memoryview) -> int:
+        """Read into `buffer`; how many bytes came, 0 at the end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release it. Harmless when repeated."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Backend(ABC):
+    """One store's storage. See the module's docstring for the rules that every method keeps.
+
+    Attributes:
+        where: the store's URL or path, for messages.
+        atomic_move: `rename` and `touch` work, and `rename` is one atomic step. Elsewhere an object is moved aside by
+            `copy` and `delete`.
+        group_commit: committing many objects in one call is much cheaper than one by one.
+    """
+
+    where: str
+    atomic_move: bool
+    group_commit: bool
+
+    @abstractmethod
+    def now(self) -> int:
+        """The store's own time, in nanoseconds since 1970: not after the time of anything made after this call."""
+
+    @abstractmethod
+    def stat(self, name: str) -> ObjectStat | None:
+        """What is known of `name`, or None where it is not there."""
+
+    @abstractmethod
+    def read(self, name: str, max_bytes: int) -> tuple[bytes, ObjectStat]:
+        """The whole object.
+
+        Raises:
+            NotFoundError: it is not there.
+            CorruptError: it has more than `max_bytes` bytes; nothing of it is kept in memory.
+        """
+
+    @abstractmethod
+    def open(self, name: str, start: int = 0) -> Reader:
+        """The object as a stream, from byte `start` on.
+
+        Raises:
+            NotFoundError: it is not there.
+        """
+
+    @abstractmethod
+    def incoming(self, size_hint: int | None = None) -> Incoming:
+        """A place for new bytes; about `size_hint` of them, where known."""
+
+    @abstractmethod
+    def commit(self, items: Sequence[tuple[str, Incoming]]) -> list[ObjectStat | None]:
+        """Create each name from its bytes, if it is absent; one answer an item, in order.
+
+        Returns:
+            The new object's stat where this call created it; None where the name stood already (its bytes are then
+            discarded, and what stands is made durable as `flush` does).
+        """
+
+    @abstractmethod
+    def replace(self, name: str, incoming: Incoming, expected: str) -> ObjectStat | None:
+        """Put new bytes in the place of the incarnation whose validator is `expected`.
+
+        Returns:
+            The new object's stat, or None where `name` is gone or another incarnation (the bytes are discarded).
+        """
+
+    @abstractmethod
+    def delete(self, name: str, expected: str | None = None) -> bool:
+        """Remove `name`, or only its incarnation `expected`. False where there was nothing to remove."""
+
+    @abstractmethod
+    def copy(self, name: str, to: str) -> ObjectStat | None:
+        """Create `to` with the bytes of `name` and a fresh time, if `to` is absent; else None.
+
+        Raises:
+            NotFoundError: `name` is not there.
+        """
+
+    @abstractmethod
+    def rename(self, name: str, to: str, expected: str) -> bool:
+        """Where `atomic_move`: give the incarnation `expected` of `name` the name `to`, which must be absent.
+
+        Returns:
+            False where `name` is gone or another incarnation.
+
+        Raises:
+            ConflictError: `to` stands already.
+            UnsupportedError: the storage cannot rename.
+        """
+
+    @abstractmethod
+    def touch(self, name: str) -> ObjectStat | None:
+        """Where `atomic_move`: give `name` the store's present time. None where it is gone.
+
+        Raises:
+            UnsupportedError: the storage cannot do this.
+        """
+
+    @abstractmethod
+    def listing(self, prefix: str, after: str = "") -> Iterator[ObjectStat]:
+        """Every object whose name starts with `prefix` and sorts after `after`, in the order of their names' bytes.
+
+        `prefix` is empty or ends with `/`. Read in pages: memory does not grow with the store.
+        """
+
+    @abstractmethod
+    def flush(self, names: Iterable[str]) -> None:
+        """Make durable that these objects stand: what another process has just made visible may not be so yet."""
+
+    def clone(self, name: str, fd: int) -> bool:
+        """Give the open, empty file `fd` the object's bytes by sharing blocks on disk, where storage and file can.
+
+        Returns:
+            False where they cannot; nothing was written then.
+        """
+        del name, fd
+        return False
+
+    @abstractmethod
+    def sweep(self) -> int:
+        """Remove what dead processes left half-written; how many pieces. Never touches a living process's."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what this object holds, and remove its own temporaries. Harmless when repeated."""

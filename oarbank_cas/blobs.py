@@ -1,0 +1,330 @@
+"""Blobs as they stand in the store: which are there, and their bytes, verified on every full read.
+
+A reader finds a blob under its name or, while gc is at work, among its fossils (`_open` below). Bytes that do not hash
+to their name are moved to `damaged/`, for people, and are never served again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from oarbank_cas import layout
+from oarbank_cas.contracts.canonical import check_digest
+from oarbank_cas.errors import CasError, ConflictError, CorruptError, NotFoundError, StorageIOError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from oarbank_cas.backends.base import Backend, ObjectStat, Reader
+
+CHUNK = 2**20
+"""Bytes that one step of reading and hashing takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob in the store.
+
+    Attributes:
+        digest: lowercase hex SHA-256 of its bytes.
+        size: bytes.
+        new: whether the call that answers this brought it in; False where it was there before.
+        time_ns: when it came into the store, in the store's own time; None where that was not asked for.
+    """
+
+    digest: str
+    size: int
+    new: bool = False
+    time_ns: int | None = None
+
+
+class BlobReader(io.RawIOBase):
+    """A blob's bytes from its first to its last. The read that would hand out the end of wrong bytes raises instead.
+
+    Raises:
+        CorruptError: from `read` and its kin, at the end, where the bytes do not hash to the digest.
+    """
+
+    def __init__(self, blobs: Blobs, digest: str, reader: Reader) -> None:
+        super().__init__()
+        self.digest = digest
+        self.size = reader.stat.size
+        self._blobs = blobs
+        self._reader = reader
+        self._hash = hashlib.sha256()
+        self._position = 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Read up to `len(buffer)` bytes; 0 at the end, which is reached only by right bytes."""
+        if not len(buffer):
+            return 0
+        view = memoryview(buffer).cast("B")
+        count = self._reader.readinto(view)
+        self._hash.update(view[:count])
+        self._position += count
+        if self._position >= self.size or count == 0:
+            actual = self._hash.hexdigest()
+            if actual != self.digest:
+                self._blobs.condemn_damaged(self.digest, self._reader.stat, actual)
+        return count
+
+    def close(self) -> None:
+        """Release the blob."""
+        if not self.closed:
+            self._reader.close()
+        super().close()
+
+
+class Blobs:
+    """The blobs of one store.
+
+    Args:
+        backend: the store's storage.
+        session_s: the store's session, in seconds.
+    """
+
+    def __init__(self, backend: Backend, session_s: int) -> None:
+        self._backend = backend
+        self._session_s = session_s
+
+    def stat(self, digest: str) -> Blob | None:
+        """Size and time of a blob; None where it is absent.
+
+        Raises:
+            InvalidInputError: `digest` is not 64 lowercase hex digits.
+        """
+        found = self._backend.stat(layout.blob(check_digest(digest, "digest")))
+        return Blob(digest, found.size, time_ns=found.time_ns) if found else None
+
+    def has(self, digest: str) -> bool:
+        """Whether a blob is there."""
+        return self.stat(digest) is not None
+
+    def missing(self, digests: Iterable[str]) -> list[str]:
+        """Those of `digests` that are absent, each once, in the order given."""
+        return [digest for digest in dict.fromkeys(digests) if not self.has(digest)]
+
+    def size_for_readers(self, digest: str) -> int | None:
+        """The size of what a reader of `digest` would get, blob or fossil; None where there is nothing.
+
+        Not for writers: a fossil may be purged while they rely on it.
+        """
+        found = self._backend.stat(layout.blob(digest))
+        if found is None:
+            found = next(self._fossils(digest), None) or self._backend.stat(layout.blob(digest))
+        return found.size if found else None
+
+    def revive(self, digest: str) -> ObjectStat | None:
+        """Bring a condemned blob back under its name, with a fresh time, and keep its fossil; None where there is none.
+
+        The bytes are checked first: what goes back must be the blob.
+        """
+        for fossil in self._fossils(digest):
+            with contextlib.suppress(NotFoundError, CorruptError):
+                with BlobReader(self, digest, self._backend.open(fossil.name)) as reader:
+                    while reader.read(CHUNK):
+                        pass
+                self._backend.copy(fossil.name, layout.blob(digest))
+                return self._backend.stat(layout.blob(digest))
+        return None
+
+    def _fossils(self, digest: str) -> Iterator[ObjectStat]:
+        prefix = layout.fossil_prefix(digest)
+        for found in self._backend.listing(prefix, after=prefix + digest):
+            if not found.name.startswith(f"{prefix}{digest}."):
+                return
+            yield found
+
+    def _open(self, digest: str, start: int = 0) -> Reader:
+        check_digest(digest, "digest")
+        while True:
+            began = time.monotonic()
+            with contextlib.suppress(NotFoundError):
+                return self._backend.open(layout.blob(digest), start)
+            vanished = False
+            for fossil in self._fossils(digest):
+                try:
+                    return self._backend.open(fossil.name, start)
+                except NotFoundError:
+                    vanished = True
+            # A slow look, or a fossil purged under it, may have missed the blob on its way back.
+            if not vanished and time.monotonic() - began < self._session_s:
+                raise NotFoundError(f"blob {digest} is not in the store {self._backend.where}")
+
+    def open(self, digest: str) -> BlobReader:
+        """A blob's bytes as a binary stream, verified at its end.
+
+        Raises:
+            NotFoundError: it is absent.
+        """
+        return BlobReader(self, digest, self._open(digest))
+
+    def open_range(self, digest: str, start: int) -> Reader:
+        """A blob's bytes from `start` on, as they are stored: a part of a blob cannot be verified."""
+        return self._open(digest, start)
+
+    def get_bytes(self, digest: str, max_bytes: int | None = None) -> bytes:
+        """A blob's verified bytes.
+
+        Args:
+            digest: which.
+            max_bytes: a larger blob is refused unread.
+
+        Raises:
+            NotFoundError: it is absent.
+            CorruptError: its bytes are wrong (and are set aside), or more than `max_bytes`.
+        """
+        with self.open(digest) as reader:
+            if max_bytes is not None and reader.size > max_bytes:
+                raise CorruptError(f"blob {digest} has {reader.size} bytes where at most {max_bytes} are expected")
+            return reader.readall() or b""
+
+    def copy_to(self, digest: str, fd: int, label: str) -> int:
+        """Write a blob's verified bytes to an open, empty file; how many bytes.
+
+        Blocks are shared with the store where both can (reflink), and then hashed from the file. On an error the file
+        holds rubbish, which the caller removes.
+
+        Args:
+            digest: which.
+            fd: open for reading and writing.
+            label: the file's name, for messages.
+
+        Raises:
+            NotFoundError, CorruptError: as `get_bytes`.
+            StorageIOError: the file cannot be written.
+        """
+        with self._open(digest) as reader:
+            try:
+                if self._backend.clone(reader.stat.name, fd):
+                    actual, size = _hash_file(fd)
+                else:
+                    actual, size = _copy_hashing(reader, fd)
+            except OSError as error:
+                raise StorageIOError(f"{label}: {error.strerror}") from error
+            if actual != digest:
+                self.condemn_damaged(digest, reader.stat, actual)
+            return size
+
+    def check(self, digest: str) -> bool:
+        """Read a blob whole; whether right bytes are there. Wrong ones are set aside."""
+        try:
+            with self.open(digest) as reader:
+                while reader.read(CHUNK):
+                    pass
+        except (CorruptError, NotFoundError):
+            return False
+        return True
+
+    def get_file(self, digest: str, path: str | os.PathLike[str]) -> int:
+        """Write a blob to the file `path`, in the place of what is there; how many bytes.
+
+        Wrong or partial bytes never get that name.
+
+        Raises:
+            NotFoundError, CorruptError: as `get_bytes`.
+            ConflictError: the file cannot be created there.
+            StorageIOError: writing failed.
+        """
+        target = os.path.abspath(path)
+        if os.path.isdir(target):
+            raise ConflictError(f"{target} is a directory: name a file")
+        partial = os.path.join(os.path.dirname(target), f".oarbank-cas-{secrets.token_hex(8)}")
+        try:
+            fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        except OSError as error:
+            raise ConflictError(f"cannot create {target}: {error.strerror}") from error
+        try:
+            try:
+                size = self.copy_to(digest, fd, target)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(partial, target)
+        except BaseException as error:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial)
+            if isinstance(error, OSError):
+                raise ConflictError(f"cannot create {target}: {error.strerror}") from error
+            raise
+        return size
+
+    def condemn_damaged(self, digest: str, stat: ObjectStat, actual: str) -> NoReturn:
+        """Set the object aside that was found not to hold blob `digest`, and raise.
+
+        It is read once more first: a fault of this machine's memory must not cost the store a good blob.
+
+        Raises:
+            CorruptError: always, but for
+            StorageIOError: the second reading was right.
+        """
+        aside = "it is gone already"
+        with contextlib.suppress(NotFoundError):
+            with self._backend.open(stat.name) as reader:
+                unchanged = reader.stat.validator == stat.validator
+                again = _hash_reader(reader)
+            if again == digest and unchanged:
+                raise StorageIOError(
+                    f"blob {digest} read wrong once ({actual}) and right the next time: "
+                    "suspect this machine's memory or disk"
+                )
+            if unchanged:
+                aside = self._set_aside(digest, stat)
+        raise CorruptError(
+            f"{stat.name} in {self._backend.where} holds bytes with the digest {actual}, not {digest}; {aside}: "
+            "put it again from its source",
+            expected=digest,
+            actual=actual,
+        )
+
+    def _set_aside(self, digest: str, stat: ObjectStat) -> str:
+        target = layout.damaged(digest, secrets.token_hex(8))
+        try:
+            if self._backend.atomic_move:
+                moved = self._backend.rename(stat.name, target, stat.validator)
+            else:
+                self._backend.copy(stat.name, target)
+                moved = self._backend.delete(stat.name, stat.validator)
+        except CasError as error:
+            return f"it could not be set aside ({error})"
+        return f"they were set aside as {target}" if moved else "it is gone already"
+
+
+def _hash_reader(reader: Reader) -> str:
+    state = hashlib.sha256()
+    while chunk := reader.read(CHUNK):
+        state.update(chunk)
+    return state.hexdigest()
+
+
+def _hash_file(fd: int) -> tuple[str, int]:
+    os.lseek(fd, 0, os.SEEK_SET)
+    state = hashlib.sha256()
+    size = 0
+    while chunk := os.read(fd, CHUNK):
+        state.update(chunk)
+        size += len(chunk)
+    return state.hexdigest(), size
+
+
+def _copy_hashing(reader: Reader, fd: int) -> tuple[str, int]:
+    state = hashlib.sha256()
+    size = 0
+    while size < reader.stat.size and (chunk := reader.read(CHUNK)):
+        state.update(chunk)
+        written = os.write(fd, chunk)
+        while written < len(chunk):
+            written += os.write(fd, memoryview(chunk)[written:])
+        size += len(chunk)
+    return state.hexdigest(), size

@@ -1,0 +1,70 @@
+"""What it takes for an envelope to be recorded: it keeps the contract, and every file of it is in the store by digest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oarbank_cas.contracts.canonical import digest_of
+from oarbank_cas.contracts.envelopes import parse_result
+from oarbank_cas.contracts.manifest import manifest_bytes
+from oarbank_cas.contracts.references import artifact_files, references
+from oarbank_cas.contracts.rewrite import find_uploads, payload_size
+from oarbank_cas.errors import InvalidInputError
+
+
+@dataclass(frozen=True, slots=True)
+class Recordable:
+    """A checked envelope, and what recording it needs.
+
+    Attributes:
+        envelope: its bytes as given.
+        document: its plain value.
+        references: the size of each blob that it refers to, without the manifests.
+        manifests: artifact name to the artifact's manifest.
+        manifest_digests: artifact name to the digest of its manifest.
+    """
+
+    envelope: bytes
+    document: Mapping[str, Any]
+    references: Mapping[str, int]
+    manifests: Mapping[str, bytes]
+    manifest_digests: Mapping[str, str]
+
+
+def check_recordable(envelope: bytes, *, max_inline_kb: int | None, where: str = "result envelope") -> Recordable:
+    """Check an envelope that is to be recorded.
+
+    Args:
+        envelope: its bytes.
+        max_inline_kb: KiB that the payload may have as written; None sets no limit.
+        where: what it is called in errors.
+
+    Raises:
+        InvalidInputError: it breaks the contract, a `local` is left in it, or its payload is too large.
+    """
+    parsed = parse_result(envelope, where)
+    scan = find_uploads(parsed.text)
+    if scan.uploads:
+        left = scan.uploads[0]
+        raise InvalidInputError(
+            f"{left.local!r} is still local: upload it first (publish does)", f"{where}: {left.where}"
+        )
+    check_inline(payload_size(scan), max_inline_kb, where)
+    manifests = {name: manifest_bytes(files) for name, files in artifact_files(parsed.document).items()}
+    digests = {name: digest_of(manifest) for name, manifest in manifests.items()}
+    return Recordable(envelope, parsed.document, references(parsed.document), manifests, digests)
+
+
+def check_inline(payload_size: int, max_inline_kb: int | None, where: str) -> None:
+    """Check the size of a payload, in bytes as written.
+
+    Raises:
+        InvalidInputError: it has more than `max_inline_kb` KiB.
+    """
+    if max_inline_kb is not None and payload_size > max_inline_kb * 1024:
+        raise InvalidInputError(
+            f"has {payload_size} bytes; max_inline_kb allows {max_inline_kb} KiB: put large data into artifacts",
+            f"{where}: $.payload",
+        )

@@ -1,0 +1,374 @@
+"""Bytes on their way into the store: hashed as they are read, written only where absent, made durable in one go.
+
+What a writer may rely on afterwards is a `Hold` (docs/gc.md, rule 2): from the store's time before the first look, for
+one session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat as stat_bits
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+from oarbank_cas import layout
+from oarbank_cas.blobs import CHUNK, Blob
+from oarbank_cas.errors import InvalidInputError, StorageIOError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import BinaryIO
+
+    from oarbank_cas.backends.base import Backend, Incoming
+    from oarbank_cas.blobs import Blobs
+
+HELD_BYTES = 64 * 2**20
+"""A file up to this size is kept in memory between hashing and writing; a larger one is read twice if it is new."""
+
+_STREAM_HELD = 8 * 2**20
+_WRITE = 8 * 2**20
+"""Bytes of one write: each tells the system that it may begin to write back."""
+
+_TASK_FILES = 32
+"""Files that one thread takes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A writer's right to rely on blobs: durable, and seen present at or after `t0_ns`.
+
+    Attributes:
+        t0_ns: the store's own time before the first of them was looked for or put.
+        sizes: digest to size in bytes.
+    """
+
+    t0_ns: int
+    sizes: Mapping[str, int]
+
+
+class Source(Protocol):
+    """A file to put.
+
+    Attributes:
+        label: what messages call it.
+    """
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+
+    def open(self) -> int:
+        """A new descriptor of the regular file, open for reading; the caller closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathSource:
+    """The file at a path, through symbolic links."""
+
+    path: str
+
+    @property
+    def label(self) -> str:
+        """The path."""
+        return self.path
+
+    def open(self) -> int:
+        """See `Source.open`.
+
+        Raises:
+            InvalidInputError: it is missing, or no regular file.
+        """
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+        try:
+            fd = os.open(self.path, flags)
+        except OSError as error:
+            raise InvalidInputError(f"cannot be read: {error.strerror}", self.path) from error
+        if not stat_bits.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise InvalidInputError("is not a regular file (for a pipe, use -)", self.path)
+        return fd
+
+
+class Intake:
+    """One batch of puts. Nothing of it is visible before `commit`; afterwards everything is there, durable.
+
+    `add_*` may be called from many threads. Use it as a context manager: leaving it without a commit discards.
+
+    Args:
+        backend: the store's storage.
+        blobs: the store's blobs.
+    """
+
+    def __init__(self, backend: Backend, blobs: Blobs) -> None:
+        self._backend = backend
+        self._blobs = blobs
+        self._t0_ns = backend.now()
+        self._sizes: dict[str, int] = {}
+        self._pending: dict[str, Incoming] = {}
+        self._found: set[str] = set()
+        self._lock = threading.Lock()
+        self._buffers = threading.local()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def add_bytes(self, data: bytes) -> Blob:
+        """Put these bytes."""
+        digest = hashlib.sha256(data).hexdigest()
+        if self._is_known(digest, len(data)):
+            return Blob(digest, len(data))
+        return self._take_held(digest, data)
+
+    def add_stream(self, stream: BinaryIO) -> Blob:
+        """Put all bytes of a stream, however many. Beyond a few MiB they wait in the store's temporaries."""
+        state = hashlib.sha256()
+        held = bytearray()
+        incoming: Incoming | None = None
+        size = 0
+        try:
+            while chunk := stream.read(CHUNK):
+                state.update(chunk)
+                size += len(chunk)
+                held += chunk
+                if len(held) >= _STREAM_HELD:
+                    incoming = incoming or self._backend.incoming()
+                    incoming.write(held)
+                    held.clear()
+            digest = state.hexdigest()
+            if self._is_known(digest, size):
+                return Blob(digest, size)
+            incoming = incoming or self._backend.incoming(size)
+            incoming.write(held)
+            taken, incoming = incoming, None
+            return self._take(digest, taken)
+        finally:
+            if incoming is not None:
+                incoming.discard()
+
+    def add_file(self, source: Source) -> Blob:
+        """Put a file.
+
+        Raises:
+            InvalidInputError: it cannot be read as a regular file.
+            StorageIOError: it changed while it was read, or writing failed.
+        """
+        fd = source.open()
+        try:
+            before = os.fstat(fd)
+            if before.st_size <= HELD_BYTES:
+                data = self._read_held(fd, before.st_size, source.label)
+                digest = hashlib.sha256(data).hexdigest()
+                _check_unchanged(fd, before, source.label)
+                if self._is_known(digest, len(data)):
+                    return Blob(digest, len(data))
+                return self._take_held(digest, data)
+            digest = self._hash(fd, before.st_size, source.label)
+            _check_unchanged(fd, before, source.label)
+            if self._is_known(digest, before.st_size):
+                return Blob(digest, before.st_size)
+            return self._copy(fd, before, digest, source.label)
+        except OSError as error:
+            raise StorageIOError(f"{source.label} cannot be read: {error.strerror}") from error
+        finally:
+            os.close(fd)
+
+    def add_files(self, sources: Sequence[Source], progress: Callable[[int], None] | None = None) -> list[Blob]:
+        """Put many files, on all cores; one answer each, in order.
+
+        Args:
+            sources: the files.
+            progress: called with the bytes of each file that is done, from several threads.
+
+        Raises:
+            InvalidInputError, StorageIOError: as `add_file`, for the first file that fails.
+        """
+
+        def work(part: Sequence[Source]) -> list[Blob]:
+            blobs = []
+            for source in part:
+                blob = self.add_file(source)
+                if progress is not None:
+                    progress(blob.size)
+                blobs.append(blob)
+            return blobs
+
+        parts = [sources[start : start + _TASK_FILES] for start in range(0, len(sources), _TASK_FILES)]
+        if len(parts) == 1 and len(sources) <= 1:
+            return work(sources)
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="oarbank-cas-put") as pool:
+            futures = [pool.submit(work, part) for part in parts]
+            failed = next((f for f in wait(futures, return_when=FIRST_EXCEPTION).done if f.exception()), None)
+            if failed is not None:
+                for future in futures:
+                    future.cancel()
+                failed.result()
+            return [blob for future in futures for blob in future.result()]
+
+    def require(self, sizes: Mapping[str, int]) -> list[str]:
+        """Rely on blobs that must be there already, in this batch or in the store. A condemned one is brought back.
+
+        Args:
+            sizes: digest to the size that it must have.
+
+        Returns:
+            The digests that are absent.
+
+        Raises:
+            InvalidInputError: a blob has another size.
+        """
+        missing = []
+        for digest, size in sizes.items():
+            known = self._sizes.get(digest)
+            if known is None:
+                found = self._backend.stat(layout.blob(digest)) or self._blobs.revive(digest)
+                if found is None:
+                    missing.append(digest)
+                    continue
+                known = found.size
+                with self._lock:
+                    self._sizes[digest] = known
+                    self._found.add(digest)
+            if known != size:
+                raise InvalidInputError(f"has {known} bytes, not {size}", f"blob {digest}")
+        return missing
+
+    def commit(self) -> Hold:
+        """Make everything added visible and durable.
+
+        Returns:
+            The right to rely on every blob added, found ones too.
+        """
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        items = [(layout.blob(digest), incoming) for digest, incoming in pending.items()]
+        try:
+            self._backend.commit(items)
+            self._backend.flush([layout.blob(digest) for digest in self._found])
+        finally:
+            for _, incoming in items:
+                incoming.discard()
+        return Hold(self._t0_ns, dict(self._sizes))
+
+    def discard(self) -> None:
+        """Throw away what was added and not committed."""
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        for incoming in pending.values():
+            incoming.discard()
+
+    # -- one blob's way in
+
+    def _is_known(self, digest: str, size: int) -> bool:
+        """Whether the blob needs no writing: in this batch already, or in the store."""
+        if digest in self._sizes:
+            return True
+        found = self._backend.stat(layout.blob(digest))
+        if found is None or (found.size != size and not self._blobs.check(digest)):
+            return False
+        with self._lock:
+            self._sizes[digest] = size
+            self._found.add(digest)
+        return True
+
+    def _take_held(self, digest: str, data: bytes | bytearray | memoryview) -> Blob:
+        incoming = self._backend.incoming(len(data))
+        try:
+            if len(data) <= _WRITE:
+                incoming.write(data)
+            else:
+                view = memoryview(data)
+                for start in range(0, len(view), _WRITE):
+                    incoming.write(view[start : start + _WRITE])
+        except BaseException:
+            incoming.discard()
+            raise
+        return self._take(digest, incoming)
+
+    def _take(self, digest: str, incoming: Incoming) -> Blob:
+        incoming.finish()
+        with self._lock:
+            if digest not in self._sizes:
+                self._sizes[digest] = incoming.size
+                self._pending[digest] = incoming
+                return Blob(digest, incoming.size, new=True)
+        incoming.discard()
+        return Blob(digest, incoming.size)
+
+    # -- reading a file
+
+    def _read_held(self, fd: int, size: int, label: str) -> bytes | memoryview:
+        if size <= CHUNK:
+            data = os.read(fd, size + 1)  # one more, to see a file that grows
+            if len(data) != size:
+                raise _changed(label)
+            return data
+        buffer = self._buffer(size)
+        done = 0
+        while done < size and (count := _read_into(fd, buffer[done:size])):
+            done += count
+        if done != size:
+            raise _changed(label)
+        return buffer[:size]
+
+    def _buffer(self, size: int) -> memoryview:
+        buffer: memoryview | None = getattr(self._buffers, "buffer", None)
+        if buffer is None or len(buffer) < size:
+            buffer = memoryview(bytearray(size))
+            self._buffers.buffer = buffer
+        return buffer
+
+    def _hash(self, fd: int, size: int, label: str) -> str:
+        state = hashlib.sha256()
+        buffer = self._buffer(CHUNK)[:CHUNK]
+        done = 0
+        while count := _read_into(fd, buffer):
+            state.update(buffer[:count])
+            done += count
+        if done != size:
+            raise _changed(label)
+        return state.hexdigest()
+
+    def _copy(self, fd: int, before: os.stat_result, digest: str, label: str) -> Blob:
+        os.lseek(fd, 0, os.SEEK_SET)
+        state = hashlib.sha256()
+        buffer = self._buffer(CHUNK)[:CHUNK]
+        incoming = self._backend.incoming(before.st_size)
+        try:
+            while count := _read_into(fd, buffer):
+                state.update(buffer[:count])
+                incoming.write(buffer[:count])
+            _check_unchanged(fd, before, label)
+            if state.hexdigest() != digest:
+                raise _changed(label)
+        except BaseException:
+            incoming.discard()
+            raise
+        return self._take(digest, incoming)
+
+
+def _read_into(fd: int, buffer: memoryview) -> int:
+    if hasattr(os, "readv"):
+        return os.readv(fd, [buffer])
+    data = os.read(fd, len(buffer))
+    buffer[: len(data)] = data
+    return len(data)
+
+
+def _check_unchanged(fd: int, before: os.stat_result, label: str) -> None:
+    after = os.fstat(fd)
+    if (after.st_size, after.st_mtime_ns, after.st_ctime_ns) != (
+        before.st_size,
+        before.st_mtime_ns,
+        before.st_ctime_ns,
+    ):
+        raise _changed(label)
+
+
+def _changed(label: str) -> StorageIOError:
+    return StorageIOError(f"{label} changed while it was read: let its writer end, then run this again")

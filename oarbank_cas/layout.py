@@ -1,0 +1,48 @@
+"""Every object name of a store, format 1, in one place.
+
+No name holds a `:`, differs from another only in case, or is a Windows device.
+"""
+
+from __future__ import annotations
+
+FORMAT = 1
+"""The layout's version. A store of a newer one is refused."""
+
+DESCRIPTOR = "oarbank-cas.json"
+BLOBS = "blobs/"
+FOSSILS = "fossils/"
+RESULTS = "results/"
+PINS = "pins/"
+TMP = "tmp/"
+DAMAGED = "damaged/"
+GC = "gc/"
+
+
+def blob(digest: str) -> str:
+    """The bytes of blob `digest`."""
+    return f"blobs/{digest[:2]}/{digest}"
+
+
+def fossil_prefix(digest: str) -> str:
+    """What the names of all fossils of `digest` start with, as a listing's prefix and the start of a name in it."""
+    return f"fossils/{digest[:2]}/"
+
+
+def fossil(digest: str, nonce: str) -> str:
+    """A condemned incarnation of blob `digest`. `nonce` is never used twice."""
+    return f"fossils/{digest[:2]}/{digest}.{nonce}"
+
+
+def entry(key_hex: str, stage: str | None, result_class: str) -> str:
+    """The entry, or its tombstone, of a job key and a result class."""
+    return f"results/{key_hex[:2]}/{key_hex}/{stage or '_'}@{result_class}"
+
+
+def entries_of(key_hex: str) -> str:
+    """The prefix of all entries of a key: every stage and class."""
+    return f"results/{key_hex[:2]}/{key_hex}/"
+
+
+def damaged(digest: str, nonce: str) -> str:
+    """Bytes that failed their check, kept for people."""
+    return f"damaged/{digest}.{nonce}"

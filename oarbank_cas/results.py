@@ -1,0 +1,400 @@
+"""Results by job key and class: recorded once, and ended by tombstones.
+
+The rules kept here and in `lookups` (docs/entries.md):
+
+1. The first writer wins, atomically; whoever comes second gets what stands. An entry is never rewritten.
+2. A record may take the place of a tombstone, or of an entry that is no hit, and only of that very incarnation.
+3. A hit is what can be used: key, stage and class are those asked for, the bytes are right, every blob is there.
+4. Damage is a miss with a reason. A store out of reach is an error, never a miss.
+5. An entry is created only by one who holds everything that it refers to, durable, and who looks at the time again
+   afterwards: created later than a session after the hold began, it is held anew or withdrawn.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oarbank_cas import entry as codec
+from oarbank_cas import instants, layout
+from oarbank_cas.contracts.keys import JobKey, check_class, check_module, check_platform, class_covers, parse_key
+from oarbank_cas.contracts.manifest import dataset_id
+from oarbank_cas.contracts.recordable import Recordable, check_recordable
+from oarbank_cas.entry import Cause, Entry, Tombstone
+from oarbank_cas.errors import BusyError, CorruptError, InvalidInputError, NotFoundError, StorageIOError
+from oarbank_cas.intake import Hold, Intake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from oarbank_cas.backends.base import Backend, ObjectStat
+    from oarbank_cas.blobs import Blobs
+    from oarbank_cas.lookups import Lookups
+
+_TRIES = 100
+"""Times that a record or invalidate begins again because another changed the entry meanwhile."""
+
+MAX_INLINE_KB = 256
+"""KiB of an envelope's payload, as written, unless the caller says otherwise."""
+
+_HEADER_STEP = 4096
+
+MAX_NOTE = 1000
+"""Characters of who, why and attempt ids in headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What became of a record.
+
+    Attributes:
+        job_key: the key.
+        result_class: the class.
+        recorded: True where this envelope now stands; False where another stood first.
+        envelope: the envelope that stands, byte for byte.
+        datasets: artifact name to dataset id, of the envelope that stands.
+        header: the header of the entry that stands.
+    """
+
+    job_key: str
+    result_class: str
+    recorded: bool
+    envelope: bytes
+    datasets: Mapping[str, str]
+    header: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a result comes from, as its entry's header keeps it.
+
+    Attributes:
+        by: who records.
+        attempt: the attempt's id; a new one where None.
+        platform: the platform token that the job ran on.
+        host: the machine; the envelope's `provenance.host` where None.
+        module_id: the module's full id.
+    """
+
+    by: str
+    attempt: str | None = None
+    platform: str | None = None
+    host: str | None = None
+    module_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEntry:
+    """An entry or tombstone as listed: its header alone is read.
+
+    Attributes:
+        name: the object's name.
+        size: the object's bytes.
+        time_ns: the store's own time of it.
+        header: its header; empty where it cannot be read.
+        problem: what is wrong with it, or None.
+    """
+
+    name: str
+    size: int
+    time_ns: int
+    header: Mapping[str, Any]
+    problem: str | None = None
+
+
+class Results:
+    """The results of one store.
+
+    Args:
+        backend: the store's storage.
+        blobs: its blobs.
+        lookups: its lookups.
+        session_s: the store's session in seconds.
+    """
+
+    def __init__(self, backend: Backend, blobs: Blobs, lookups: Lookups, session_s: int) -> None:
+        self._backend = backend
+        self._blobs = blobs
+        self._lookups = lookups
+        self._session_ns = session_s * 10**9
+
+    # -- recording
+
+    def record(
+        self,
+        key: str,
+        envelope: bytes,
+        origin: Origin,
+        result_class: str = "any",
+        *,
+        max_inline_kb: int = MAX_INLINE_KB,
+    ) -> Recorded:
+        """Record an envelope whose blobs are already in the store.
+
+        Args:
+            key: the job key.
+            envelope: the envelope, kept byte for byte; no `local` is left in it.
+            origin: where it comes from.
+            result_class: the class to record it in.
+            max_inline_kb: KiB that its payload may have, as written.
+
+        Raises:
+            InvalidInputError: the envelope breaks the contract, or is to be uploaded first; a size is wrong.
+            NotFoundError: a blob that it refers to is absent.
+            StorageIOError: it took longer than a session, and a blob went meanwhile; nothing is recorded.
+        """
+        checked = check_recordable(envelope, max_inline_kb=max_inline_kb)
+        parts = self.check_target(key, result_class, origin)
+        standing = self._standing(parts, result_class)
+        if standing is not None and standing.hit is not None:
+            return standing.hit
+        with Intake(self._backend, self._blobs) as intake:
+            self.require(intake, checked)
+            return self.create(parts, result_class, checked, origin, intake.commit())
+
+    def check_target(self, key: str, result_class: str, origin: Origin) -> JobKey:
+        """Check what a result is to be recorded under, before any work is done for it.
+
+        Raises:
+            InvalidInputError: a part is malformed, or the class does not take results of the platform.
+        """
+        parts = parse_key(key)
+        check_class(result_class)
+        if origin.platform is not None:
+            check_platform(origin.platform)
+            if not class_covers(result_class, origin.platform):
+                raise InvalidInputError(
+                    f"does not take results of {origin.platform}: name any, its system, its architecture or itself",
+                    f"class {result_class}",
+                )
+        if origin.module_id is not None:
+            check_module(origin.module_id)
+        for text in (origin.by, origin.attempt or "", origin.host or ""):
+            if len(text) > MAX_NOTE:
+                raise InvalidInputError(f"has more than {MAX_NOTE} characters", text[:40])
+        return parts
+
+    def require(self, intake: Intake, checked: Recordable) -> None:
+        """Put an envelope's manifests, and rely on everything that it refers to.
+
+        Raises:
+            NotFoundError: a blob is absent.
+            InvalidInputError: a blob has another size than the envelope says.
+        """
+        for manifest in checked.manifests.values():
+            intake.add_bytes(manifest)
+        missing = intake.require(checked.references)
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise NotFoundError(
+                f"blob {missing[0]}{more} of the envelope: not in the store {self._backend.where}; upload first"
+            )
+
+    def create(self, parts: JobKey, result_class: str, checked: Recordable, origin: Origin, hold: Hold) -> Recorded:
+        """Create an entry under a hold on everything that it refers to.
+
+        Args:
+            parts: the job key.
+            result_class: the class.
+            checked: the envelope.
+            origin: where it comes from.
+            hold: covers all references and manifests, durable.
+
+        Raises:
+            StorageIOError: it took longer than a session, and a blob went meanwhile; nothing is recorded.
+        """
+        provenance = checked.document.get("provenance")
+        host = origin.host or (provenance.get("host") if isinstance(provenance, dict) else None)
+        header = {
+            "recorded_at": instants.to_text(hold.t0_ns),
+            "recorded_by": origin.by,
+            "host": host,
+            "platform": origin.platform,
+            "module_id": origin.module_id,
+            "schema": checked.document["schema"],
+            "datasets": {name: dataset_id(digest) for name, digest in checked.manifest_digests.items()},
+        }
+        return self._place(parts, result_class, header, checked, hold, origin.attempt)
+
+    def _place(
+        self,
+        parts: JobKey,
+        result_class: str,
+        fields: Mapping[str, Any],
+        checked: Recordable,
+        hold: Hold,
+        attempt: str | None,
+        instead_of: ObjectStat | None = None,
+    ) -> Recorded:
+        name = layout.entry(parts.hex, parts.stage, result_class)
+        header = {
+            **fields,
+            "kind": "entry",
+            "job_key": str(parts),
+            "stage": parts.stage,
+            "class": result_class,
+            "attempt": attempt or uuid.uuid4().hex,
+            "held_since_ns": hold.t0_ns,
+        }
+        data = codec.encode(header, checked.envelope)
+        for _ in range(_TRIES):
+            created = self._create_or_replace(name, data, instead_of)
+            if created is not None:
+                self._confirm(created, checked, hold)
+                found = codec.decode_header(data[: data.index(b"\n")])
+                return Recorded(str(parts), result_class, True, checked.envelope, fields["datasets"], found)
+            standing = self._standing(parts, result_class)
+            if standing is not None and standing.hit is not None:
+                return standing.hit
+            instead_of = standing.stat if standing is not None else None
+        raise BusyError(f"the entry of {parts} in class {result_class} changes all the time; try again later")
+
+    def _create_or_replace(self, name: str, data: bytes, instead_of: ObjectStat | None) -> ObjectStat | None:
+        incoming = self._backend.incoming(len(data))
+        try:
+            incoming.write(data)
+            if instead_of is None:
+                return self._backend.commit([(name, incoming)])[0]
+            return self._backend.replace(name, incoming, instead_of.validator)
+        finally:
+            incoming.discard()
+
+    def _confirm(self, created: ObjectStat, checked: Recordable, hold: Hold) -> None:
+        """Rule 5: a root that came late is held anew, or withdrawn."""
+        if created.time_ns - hold.t0_ns <= self._session_ns:
+            return
+        try:
+            with Intake(self._backend, self._blobs) as intake:
+                self.require(intake, checked)
+                intake.commit()
+        except NotFoundError as error:
+            self._end(created, "withdrawn", "oarbank-cas", "recorded later than a session after its blobs were seen")
+            raise StorageIOError(
+                f"recording took longer than the store's session, and meanwhile a blob went: {error}; publish again"
+            ) from error
+
+    # -- ending
+
+    def invalidate(self, key: str, result_class: str = "any", *, by: str, reason: str) -> bool:
+        """End an entry: a tombstone takes its place, and lookups miss until a new result is recorded.
+
+        Args:
+            key: the job key.
+            result_class: the class.
+            by: who does it.
+            reason: why, for people.
+
+        Returns:
+            False where nothing is recorded, or it was ended before.
+        """
+        parts, name = self._name(key, result_class)
+        for text in (by, reason):
+            if len(text) > MAX_NOTE:
+                raise InvalidInputError(f"has more than {MAX_NOTE} characters", text[:40])
+        for _ in range(_TRIES):
+            standing = self._standing(parts, result_class)
+            if standing is None or standing.tombstone is not None:
+                return False
+            if self._end(standing.stat, "invalidated", by, reason) is not None:
+                return True
+        raise BusyError(f"{name} changes all the time; try again later")
+
+    def undo(self, key: str, result_class: str = "any", *, by: str) -> bool:
+        """Bring back the entry that a tombstone ended, while the tombstone and every blob are there.
+
+        Returns:
+            False where no tombstone stands.
+
+        Raises:
+            NotFoundError: a blob of it is gone.
+            CorruptError: what was ended was no sound entry.
+        """
+        parts, name = self._name(key, result_class)
+        standing = self._standing(parts, result_class)
+        if standing is None or standing.tombstone is None:
+            return False
+        ended = codec.decode(standing.tombstone.ended)
+        if not isinstance(ended, Entry):
+            raise CorruptError(f"{name} ended no entry; record the result again")
+        checked = check_recordable(ended.envelope, max_inline_kb=None)
+        with Intake(self._backend, self._blobs) as intake:
+            self.require(intake, checked)
+            hold = intake.commit()
+        restored = {"at": instants.to_text(hold.t0_ns), "by": by}
+        fields = {**ended.header, "restored": restored}
+        self._place(parts, result_class, fields, checked, hold, None, standing.stat)
+        return True
+
+    def _end(self, stat: ObjectStat, cause: Cause, by: str, reason: str) -> ObjectStat | None:
+        """Put a tombstone in the place of one incarnation of an entry; None where another stands by now."""
+        try:
+            ended, now_stands = self._backend.read(stat.name, codec.MAX_OBJECT)
+        except NotFoundError:
+            return None
+        if now_stands.validator != stat.validator:
+            return None
+        _, _, key_hex, last = stat.name.split("/")
+        stage, _, result_class = last.partition("@")
+        header = {
+            "kind": "tombstone",
+            "job_key": str(JobKey(key_hex, None if stage == "_" else stage)),
+            "stage": None if stage == "_" else stage,
+            "class": result_class,
+            "cause": cause,
+            "ended_at": instants.to_text(self._backend.now()),
+            "ended_by": by,
+            "reason": reason,
+        }
+        return self._create_or_replace(stat.name, codec.encode(header, ended), stat)
+
+    # -- what stands
+
+    def _name(self, key: str, result_class: str) -> tuple[JobKey, str]:
+        parts = parse_key(key)
+        return parts, layout.entry(parts.hex, parts.stage, check_class(result_class))
+
+    def _standing(self, parts: JobKey, result_class: str) -> _Standing | None:
+        name = layout.entry(parts.hex, parts.stage, result_class)
+        try:
+            data, stat = self._backend.read(name, codec.MAX_OBJECT)
+        except NotFoundError:
+            return None
+        except CorruptError:
+            found = self._backend.stat(name)
+            return _Standing(found, None, None) if found else None
+        answer = self._lookups.judge(parts, result_class, data, remember=False)
+        if answer.envelope is not None:
+            hit = Recorded(str(parts), result_class, False, answer.envelope, answer.datasets, answer.header)
+            return _Standing(stat, hit, None)
+        try:
+            found_kind = codec.decode(data)
+        except CorruptError:
+            return _Standing(stat, None, None)
+        return _Standing(stat, None, found_kind if isinstance(found_kind, Tombstone) else None)
+
+    def listing(self) -> Iterator[ListedEntry]:
+        """Every entry and tombstone, in the order of their keys; only headers are read."""
+        for stat in self._backend.listing(layout.RESULTS):
+            try:
+                with self._backend.open(stat.name) as reader:
+                    line = b""
+                    while b"\n" not in line and len(line) <= codec.MAX_HEADER and (more := reader.read(_HEADER_STEP)):
+                        line += more
+                header = codec.decode_header(line.partition(b"\n")[0])
+            except NotFoundError:
+                continue
+            except CorruptError as error:
+                yield ListedEntry(stat.name, stat.size, stat.time_ns, {}, str(error))
+            else:
+                yield ListedEntry(stat.name, stat.size, stat.time_ns, header)
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What stands under an entry's name: a hit, a tombstone, or (neither) something that may be superseded."""
+
+    stat: ObjectStat
+    hit: Recorded | None
+    tombstone: Tombstone | None
