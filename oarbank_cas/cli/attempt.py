@@ -1,0 +1,191 @@
+"""The commands on the artifacts of one attempt: declare, list, cat, page, seal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import click
+
+from oarbank_cas.attempt import FORMATS, AttemptView, Declaration, DirectoryAttempt, Record, declare, sealed
+from oarbank_cas.errors import InvalidInputError
+
+_DEFAULT_LIMIT = 100
+
+
+@click.group()
+def attempt() -> None:
+    """Declare, read and seal the artifacts of a job attempt."""
+
+
+def _wants_json() -> bool:
+    return bool(click.get_current_context().find_root().params.get("json"))
+
+
+def _open(target: str) -> AttemptView:
+    """The one place that decides what an attempt's argument means."""
+    return DirectoryAttempt(target)
+
+
+def _print(text: str) -> None:
+    # Bytes, whatever encoding the terminal claims: JSON is UTF-8.
+    _write(text.encode("utf-8", "backslashreplace") + b"\n")
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _say(text: str) -> None:
+    click.echo(text.encode("utf-8", "backslashreplace"), err=True)
+
+
+def _members(declaration: Declaration) -> dict[str, Any]:
+    return {
+        "name": declaration.name,
+        "file": declaration.file,
+        "format": declaration.format,
+        "task_id": declaration.task_id,
+        "description": declaration.description,
+    }
+
+
+def _one_line(record: Record) -> str:
+    """A payload's text on one line; a raw line end in valid JSON can only stand between two tokens."""
+    return record.payload_json.replace("\r", " ").replace("\n", " ")
+
+
+def _for_people(record: Record) -> str:
+    """The same with what could steer a terminal escaped, which in JSON strings means the same."""
+    line = _one_line(record)
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() or one == "\t" else _escaped(one) for one in line)
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def _record_json(number: int, record: Record) -> str:
+    # The payload goes in as text: parsed and written again, its numbers would change their spelling.
+    return f'{{"offset": {number}, "schema_version": {record.schema_version}, "payload": {_one_line(record)}}}'
+
+
+@attempt.command("declare")
+@click.argument("directory", metavar="DIR")
+@click.option("--name", required=True, help="What readers ask for.")
+@click.option("--file", "file", required=True, help="The file's name in DIR.")
+@click.option("--format", "artifact_format", required=True, type=click.Choice(FORMATS), help="How the file is written.")
+@click.option("--task", type=int, help="The task that it belongs to.")
+@click.option("--description", default="", help="One line for people.")
+def declare_command(
+    directory: str, name: str, file: str, artifact_format: str, task: int | None, description: str
+) -> None:
+    """Declare an artifact of the attempt in DIR, before its file is first written."""
+    declaration = Declaration(name, file, artifact_format, task, description)
+    added = declare(directory, declaration)
+    if _wants_json():
+        _print(json.dumps({"declared": added, **_members(declaration)}))
+    else:
+        _print(f"{name}: {'declared' if added else 'was declared already'}, file {file}, format {artifact_format}")
+
+
+@attempt.command("list")
+@click.argument("target", metavar="ATTEMPT")
+def list_command(target: str) -> None:
+    """List the artifacts of an attempt; exit code 1 when problems were found."""
+    listed, problems = _open(target).listing()
+    if _wants_json():
+        found = [{**_members(artifact), "size": size} for artifact, size in listed]
+        _print(json.dumps({"artifacts": found, "problems": problems}))
+    else:
+        rows = [("NAME", "FORMAT", "SIZE", "TASK", "FILE", "DESCRIPTION")]
+        for one, size in listed:
+            task = "-" if one.task_id is None else str(one.task_id)
+            rows.append((one.name, one.format, "-" if size is None else str(size), task, one.file, one.description))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        for row in rows:
+            _print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    _report(problems)
+
+
+def _report(problems: list[str]) -> None:
+    if problems:
+        if not _wants_json():
+            _say("\n".join(f"problem: {problem}" for problem in problems))
+        click.get_current_context().exit(1)
+
+
+@attempt.command("cat")
+@click.argument("target", metavar="ATTEMPT")
+@click.argument("name")
+def cat_command(target: str, name: str) -> None:
+    """Write the content of an artifact, at most 1 MiB; of a longer journal its first records."""
+    found = _open(target).content(name)
+    cut = found.size - len(found.data)
+    if _wants_json():
+        try:
+            text = found.data.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(
+                f"its content is not UTF-8 ({error.reason}); use cat without --json", name
+            ) from error
+        _print(json.dumps({"name": name, "size": found.size, "content": text}))
+        return
+    _write(found.data)
+    if cut:
+        _say(f"{name}: {cut} of {found.size} bytes are not shown; see the records behind them with page")
+
+
+@attempt.command("page")
+@click.argument("target", metavar="ATTEMPT")
+@click.argument("name")
+@click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="The first record, from 0.")
+@click.option("--limit", type=click.IntRange(min=1), help="The most records: 100 unless told, without end to --follow.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more records until interrupted, or until --limit.")
+def page_command(target: str, name: str, offset: int, limit: int | None, follow: bool) -> None:
+    """Write records of a records artifact, checked, one payload a line."""
+    view = _open(target)
+    as_json = _wants_json()
+    if follow:
+        _follow(islice(view.follow(name, offset), limit), offset, as_json)
+        return
+    found = view.page(name, offset, _DEFAULT_LIMIT if limit is None else limit)
+    if as_json:
+        records = ", ".join(_record_json(number, record) for number, record in enumerate(found.records, offset))
+        counts = f'"offset": {offset}, "next_offset": {found.next_offset}, "available": {found.available}'
+        _print(f'{{{counts}, "records": [{records}]}}')
+        return
+    for record in found.records:
+        _print(_for_people(record))
+    more = f"; the next page: --offset {found.next_offset}" if found.next_offset < found.available else ""
+    _say(f"{name}: {len(found.records)} of {found.available} records from {offset}{more}")
+
+
+def _follow(records: Iterable[Record], offset: int, as_json: bool) -> None:
+    try:
+        for number, record in enumerate(records, offset):
+            _print(_record_json(number, record) if as_json else _for_people(record))
+    except KeyboardInterrupt:
+        # The usual way to end a follow: nothing went wrong.
+        return
+
+
+@attempt.command("seal")
+@click.argument("directory", metavar="DIR")
+def seal_command(directory: str) -> None:
+    """Write what the manifest says of the artifacts of the attempt in DIR, as JSON.
+
+    A problem of an artifact never fails the attempt: it is listed, and the exit code is 0.
+    """
+    found = sealed(DirectoryAttempt(directory).directory)
+    as_json = _wants_json()
+    _print(json.dumps(found.to_json(), indent=None if as_json else 2))
+    if found.problems and not as_json:
+        _say("\n".join(f"problem: {problem}" for problem in found.problems))
