@@ -146,7 +146,7 @@ def _may_be_too_deep(text: str, value: object) -> bool:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [
             child
             for container in level

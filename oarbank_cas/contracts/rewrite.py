@@ -27,7 +27,7 @@ _SIZE: Final = re.compile(r"-?[0-9]{1,17}")
 
 
 def _refuse_constant(text: str) -> NoReturn:
-    raise InvalidInputError(f"has {text}, which JSON does not have")
+    raise ValueError(f"{text} is not JSON")
 
 
 # Jumps over values of no interest at the speed of C; a number of any length must not stop it.
@@ -338,7 +338,7 @@ class _Scanner:
     def _skip(self, start: int) -> int:
         try:
             return _scan_value(self._text, start)[1]
-        except StopIteration:
+        except (StopIteration, ValueError):
             self._syntax(start)
 
     def _after(self, pattern: re.Pattern[str], position: int) -> int:
