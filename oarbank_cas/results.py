@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from oarbank_cas import entry as codec
 from oarbank_cas import instants, layout
 from oarbank_cas.contracts.keys import JobKey, check_class, check_module, check_platform, class_covers, parse_key
-from oarbank_cas.contracts.manifest import dataset_id
 from oarbank_cas.contracts.recordable import Recordable, check_recordable
 from oarbank_cas.entry import Cause, Entry, Tombstone
 from oarbank_cas.errors import BusyError, CorruptError, InvalidInputError, NotFoundError, StorageIOError
@@ -214,7 +213,7 @@ class Results:
             "platform": origin.platform,
             "module_id": origin.module_id,
             "schema": checked.document["schema"],
-            "datasets": {name: dataset_id(digest) for name, digest in checked.manifest_digests.items()},
+            "datasets": checked.datasets,
         }
         return self._place(parts, result_class, header, checked, hold, origin.attempt)
 

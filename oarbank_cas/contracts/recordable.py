@@ -8,7 +8,7 @@ from typing import Any
 
 from oarbank_cas.contracts.canonical import digest_of
 from oarbank_cas.contracts.envelopes import parse_result
-from oarbank_cas.contracts.manifest import manifest_bytes
+from oarbank_cas.contracts.manifest import dataset_id, manifest_bytes
 from oarbank_cas.contracts.references import artifact_files, references
 from oarbank_cas.contracts.rewrite import find_uploads, payload_size
 from oarbank_cas.errors import InvalidInputError
@@ -23,14 +23,14 @@ class Recordable:
         document: its plain value.
         references: the size of each blob that it refers to, without the manifests.
         manifests: artifact name to the artifact's manifest.
-        manifest_digests: artifact name to the digest of its manifest.
+        datasets: artifact name to the dataset id of its content.
     """
 
     envelope: bytes
     document: Mapping[str, Any]
     references: Mapping[str, int]
     manifests: Mapping[str, bytes]
-    manifest_digests: Mapping[str, str]
+    datasets: dict[str, str]
 
 
 def check_recordable(envelope: bytes, *, max_inline_kb: int | None, where: str = "result envelope") -> Recordable:
@@ -53,8 +53,8 @@ def check_recordable(envelope: bytes, *, max_inline_kb: int | None, where: str =
         )
     check_inline(payload_size(scan), max_inline_kb, where)
     manifests = {name: manifest_bytes(files) for name, files in artifact_files(parsed.document).items()}
-    digests = {name: digest_of(manifest) for name, manifest in manifests.items()}
-    return Recordable(envelope, parsed.document, references(parsed.document), manifests, digests)
+    datasets = {name: dataset_id(digest_of(manifest)) for name, manifest in manifests.items()}
+    return Recordable(envelope, parsed.document, references(parsed.document), manifests, datasets)
 
 
 def check_inline(payload_size: int, max_inline_kb: int | None, where: str) -> None:

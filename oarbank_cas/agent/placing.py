@@ -1,0 +1,219 @@
+"""Files placed below a directory: a whole tree at once or not at all, never through a symbolic link."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+from oarbank_cas.agent.workdir import Folder, kind_of
+from oarbank_cas.contracts.manifest import FileRef
+from oarbank_cas.errors import ConflictError, StorageIOError
+
+Writer: TypeAlias = Callable[[FileRef, int, str], object]
+"""Writes a file's verified bytes to an open, empty file: the file, the descriptor, what messages call it."""
+
+READ_ONLY = 0o444
+ORDINARY = 0o666
+
+_PARTIAL = ".oarbank-cas-"
+_TASK_FILES = 64
+_CREATE = (
+    os.O_RDWR
+    | os.O_CREAT
+    | os.O_EXCL
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+)
+
+
+def place_tree(root: Folder, mount: str, files: Sequence[FileRef], write: Writer) -> bool:
+    """Place a tree of read-only files at `mount` below `root`; whole, or nothing of it.
+
+    Args:
+        root: the work directory.
+        mount: a portable path.
+        files: what is to stand there; their paths are checked and do not clash.
+        write: brings each file's bytes.
+
+    Returns:
+        False where exactly these files stood there already.
+
+    Raises:
+        ConflictError: something else stands there, or the tree cannot be created.
+        InvalidInputError: a symbolic link, or a file, stands in the way.
+    """
+    *above, name = mount.split("/")
+    with root.walk(above, make=True) as parent:
+        found = parent.lstat(name)
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            raise ConflictError(f"{mount}: {kind_of(found.st_mode)} stands at the mount; remove it")
+        if found is not None:
+            with parent.enter(name) as standing:
+                if standing.names():
+                    _check_same(standing, files, mount)
+                    return False
+        partial = _PARTIAL + secrets.token_hex(8)
+        try:
+            with parent.make(partial) as tree:
+                _fill(tree, files, write, READ_ONLY)
+            _into_place(parent, partial, name, mount, found is not None)
+        except BaseException:
+            shutil.rmtree(parent.at(partial), ignore_errors=True, dir_fd=parent.fd)
+            raise
+    return True
+
+
+def _into_place(parent: Folder, partial: str, name: str, mount: str, empty_stands: bool) -> None:
+    try:
+        if empty_stands:
+            os.rmdir(parent.at(name), dir_fd=parent.fd)
+        os.rename(parent.at(partial), parent.at(name), src_dir_fd=parent.fd, dst_dir_fd=parent.fd)
+    except OSError as error:
+        raise ConflictError(f"{mount}: {error.strerror}; something was put there meanwhile: remove it") from error
+
+
+def _fill(tree: Folder, files: Sequence[FileRef], write: Writer, mode: int) -> None:
+    by_folder: dict[str, list[FileRef]] = defaultdict(list)
+    for file in files:
+        by_folder[file.path.rpartition("/")[0]].append(file)
+    tasks = [
+        (folder, group[start : start + _TASK_FILES])
+        for folder, group in by_folder.items()
+        for start in range(0, len(group), _TASK_FILES)
+    ]
+
+    def work(task: tuple[str, Sequence[FileRef]]) -> None:
+        folder, group = task
+        with tree.walk(folder.split("/") if folder else [], make=True) as inside:
+            for file in group:
+                _write_new(inside, file.path.rpartition("/")[2], file, write, mode)
+
+    if len(tasks) == 1:
+        work(tasks[0])
+        return
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="oarbank-cas-place") as pool:
+        futures = [pool.submit(work, task) for task in tasks]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+
+
+def _write_new(inside: Folder, name: str, file: FileRef, write: Writer, mode: int) -> None:
+    label = os.path.join(inside.path, name)
+    try:
+        fd = os.open(inside.at(name), _CREATE, mode, dir_fd=inside.fd)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageIOError(f"{label}: {error.strerror}; free some space and run this again") from error
+        raise ConflictError(f"cannot create {label}: {error.strerror}") from error
+    try:
+        write(file, fd, label)
+    finally:
+        os.close(fd)
+
+
+def place_file(root: Folder, path: str, file: FileRef, write: Writer) -> bool:
+    """Place one ordinary file at the portable path `path` below `root`.
+
+    Returns:
+        False where it stood there already with the same bytes.
+
+    Raises:
+        ConflictError: something else stands there, or it cannot be created.
+        InvalidInputError: a symbolic link, or a file, stands in the way.
+    """
+    *above, name = path.split("/")
+    with root.walk(above, make=True) as parent:
+        if parent.lstat(name) is not None:
+            check_same_file(parent, name, file, path)
+            return False
+        partial = _PARTIAL + secrets.token_hex(8)
+        try:
+            _write_new(parent, partial, file, write, ORDINARY)
+            os.rename(parent.at(partial), parent.at(name), src_dir_fd=parent.fd, dst_dir_fd=parent.fd)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(parent.at(partial), dir_fd=parent.fd)
+            raise
+    return True
+
+
+def write_document(path: str, data: bytes) -> None:
+    """Write a file of the user's, whole, in the place of what is there.
+
+    Raises:
+        ConflictError: it cannot be created.
+    """
+    target = os.path.abspath(path)
+    partial = os.path.join(os.path.dirname(target), _PARTIAL + secrets.token_hex(8))
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except OSError as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise ConflictError(f"cannot create {path}: {error.strerror}") from error
+
+
+def check_same_file(folder: Folder, name: str, file: FileRef, label: str) -> None:
+    """Check that the regular file `name` in `folder` has the bytes of `file`.
+
+    Raises:
+        ConflictError: it has not.
+    """
+    found = folder.lstat(name)
+    if found is None or not stat.S_ISREG(found.st_mode):
+        what = "nothing" if found is None else kind_of(found.st_mode)
+        raise ConflictError(f"{label}: {what} stands there, not the file {file.digest}; remove it")
+    if found.st_size != file.size or _digest(folder, name) != file.digest:
+        raise ConflictError(f"{label}: another file stands there, not {file.digest}; remove it")
+
+
+def _digest(folder: Folder, name: str) -> str:
+    fd = folder.open_file(name)
+    with os.fdopen(fd, "rb", buffering=0) as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _check_same(standing: Folder, files: Sequence[FileRef], mount: str) -> None:
+    """Check that a folder holds exactly these files."""
+    wanted = {file.path: file for file in files}
+    for path in _files_below(standing, ""):
+        file = wanted.pop(path, None)
+        if file is None:
+            raise ConflictError(f"{mount}/{path}: a file that is not part of it stands in the mount; remove {mount}")
+        *above, name = path.split("/")
+        with standing.walk(above) as folder:
+            check_same_file(folder, name, file, f"{mount}/{path}")
+    if wanted:
+        raise ConflictError(f"{mount}: something else stands there, without {min(wanted)}; remove {mount}")
+
+
+def _files_below(folder: Folder, prefix: str) -> list[str]:
+    """The paths of everything that is no directory."""
+    found: list[str] = []
+    for name in folder.names():
+        status = folder.lstat(name)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            with folder.enter(name) as inside:
+                found += _files_below(inside, f"{prefix}{name}/")
+        else:
+            found.append(prefix + name)
+    return found

@@ -1,0 +1,167 @@
+"""The end of a job: upload what its envelope calls `local`, put digests there instead, and record it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oarbank_cas.agent.workdir import Folder, LocalSource
+from oarbank_cas.contracts.envelopes import parse_result
+from oarbank_cas.contracts.recordable import Recordable, check_inline, check_recordable
+from oarbank_cas.contracts.rewrite import find_uploads, payload_size, replace_locals
+from oarbank_cas.entry import MAX_ENVELOPE
+from oarbank_cas.errors import InvalidInputError
+from oarbank_cas.intake import Intake, PathSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oarbank_cas.backends.base import Backend
+    from oarbank_cas.blobs import Blob, Blobs
+    from oarbank_cas.intake import Source
+    from oarbank_cas.results import Origin, Recorded, Results
+
+RESULT = "result.json"
+"""The envelope's name in a work directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A job's end before it is recorded.
+
+    Attributes:
+        envelope: the envelope with digests in the place of local files; every other byte as the runner wrote it.
+        datasets: artifact name to dataset id.
+        files: how many files were put.
+        size: their bytes together.
+        new_files: how many of them the store did not have.
+        new_size: the bytes of those.
+    """
+
+    envelope: bytes
+    datasets: dict[str, str]
+    files: int
+    size: int
+    new_files: int
+    new_size: int
+
+
+class Publisher:
+    """Publishing into one store.
+
+    Args:
+        backend: the store's storage.
+        blobs: its blobs.
+        results: its results.
+    """
+
+    def __init__(self, backend: Backend, blobs: Blobs, results: Results) -> None:
+        self._backend = backend
+        self._blobs = blobs
+        self._results = results
+
+    def upload(
+        self,
+        workdir: str | os.PathLike[str],
+        result: str | os.PathLike[str] | None,
+        *,
+        max_inline_kb: int,
+        progress: Callable[[int], None] | None = None,
+    ) -> Uploaded:
+        """Upload a job's files and manifests, without recording anything.
+
+        Args:
+            workdir: the work directory.
+            result: the envelope's file; `result.json` in the work directory where None.
+            max_inline_kb: KiB that the payload may have, as written.
+            progress: called with the bytes of each file that is done, from several threads.
+
+        Raises:
+            InvalidInputError: the envelope breaks the contract, or a local file is not to be had; nothing is uploaded.
+            StorageIOError: a file changed while it was read, or writing failed.
+        """
+        with Folder(workdir) as folder, Intake(self._backend, self._blobs) as intake:
+            _, uploaded = self._add(intake, folder, result, max_inline_kb, progress)
+            intake.commit()
+            return uploaded
+
+    def publish(
+        self,
+        key: str,
+        workdir: str | os.PathLike[str],
+        result: str | os.PathLike[str] | None,
+        origin: Origin,
+        result_class: str,
+        *,
+        max_inline_kb: int,
+        progress: Callable[[int], None] | None = None,
+    ) -> tuple[Recorded, Uploaded]:
+        """Upload a job's files and record its envelope.
+
+        Args:
+            key: the job key.
+            workdir: see `upload`.
+            result: see `upload`.
+            origin: where the result comes from.
+            result_class: the class to record it in.
+            max_inline_kb: see `upload`.
+            progress: see `upload`.
+
+        Raises:
+            InvalidInputError, StorageIOError: as `upload`, and as `Results.create`.
+        """
+        parts = self._results.check_target(key, result_class, origin)
+        with Folder(workdir) as folder, Intake(self._backend, self._blobs) as intake:
+            checked, uploaded = self._add(intake, folder, result, max_inline_kb, progress)
+            hold = intake.commit()
+        return self._results.create(parts, result_class, checked, origin, hold), uploaded
+
+    def _add(
+        self,
+        intake: Intake,
+        folder: Folder,
+        result: str | os.PathLike[str] | None,
+        max_inline_kb: int,
+        progress: Callable[[int], None] | None,
+    ) -> tuple[Recordable, Uploaded]:
+        source = LocalSource(folder, RESULT) if result is None else PathSource(os.fspath(result))
+        data = read_document(source)
+        scan = find_uploads(parse_result(data, source.label).text, source.label)
+        check_inline(payload_size(scan), max_inline_kb, source.label)
+        sources = [LocalSource(folder, upload.local) for upload in scan.uploads]
+        for each in sources:
+            os.close(each.open())
+        blobs = intake.add_files(sources, progress)
+        text = replace_locals(scan, [(blob.digest, blob.size) for blob in blobs], source.label)
+        checked = check_recordable(text.encode(), max_inline_kb=max_inline_kb, where=source.label)
+        self._results.require(intake, checked)
+        return checked, _told(checked, blobs)
+
+
+def _told(checked: Recordable, blobs: list[Blob]) -> Uploaded:
+    new = [blob for blob in blobs if blob.new]
+    return Uploaded(
+        checked.envelope,
+        checked.datasets,
+        len(blobs),
+        sum(blob.size for blob in blobs),
+        len(new),
+        sum(blob.size for blob in new),
+    )
+
+
+def read_document(source: Source, max_bytes: int = MAX_ENVELOPE) -> bytes:
+    """Read a document from outside, at most `max_bytes` of it.
+
+    Raises:
+        InvalidInputError: it cannot be read as a regular file, or is larger.
+    """
+    with os.fdopen(source.open(), "rb") as file:
+        try:
+            data = file.read(max_bytes + 1)
+        except OSError as error:
+            raise InvalidInputError(f"cannot be read: {error.strerror}", source.label) from error
+    if len(data) > max_bytes:
+        raise InvalidInputError(f"has more than {max_bytes} bytes", source.label)
+    return data

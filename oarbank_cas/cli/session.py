@@ -1,0 +1,125 @@
+"""One run of the command line: its store, its way of printing, and the order in which both are let go."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oarbank_cas.cli import settings
+from oarbank_cas.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from oarbank_cas.store import Store
+
+
+class Session:
+    """What the global options said.
+
+    Args:
+        store: `--store`.
+        config: `--config`.
+        as_json: `--json`.
+        verbosity: `-v` counts up, `-q` is -1.
+    """
+
+    def __init__(self, store: str | None, config: str | None, as_json: bool, verbosity: int) -> None:
+        self._store_option = store
+        self._config = config
+        self.as_json = as_json
+        self.verbosity = verbosity
+        self._stack = ExitStack()
+
+    @property
+    def url(self) -> str:
+        """The store's URL."""
+        return settings.store_url(self._store_option, self._config)
+
+    def store(self, *, read_only: bool = False) -> Store:
+        """Open the store; it is closed when the command ends."""
+        from oarbank_cas.store import Store
+
+        return self._stack.enter_context(Store.open(self.url, read_only=read_only))
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._stack.close()
+
+    # -- printing
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Print one JSON document, on one line."""
+        click.echo(json.dumps(document))
+
+    def documents(self, name: str, items: Iterable[Mapping[str, Any]]) -> None:
+        """Print one JSON document with a list of any length, as it comes."""
+        click.echo(f'{{"{name}": [', nl=False)
+        for number, item in enumerate(items):
+            click.echo(("," if number else "") + "\n" + json.dumps(item), nl=False)
+        click.echo("\n]}")
+
+    def note(self, text: str) -> None:
+        """Tell a person something, on stderr; not with `-q`."""
+        if self.verbosity >= 0:
+            click.echo(text, err=True)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[int], None] | None]:
+        """A line on a terminal that counts files and bytes; None where nobody watches."""
+        if self.as_json or self.verbosity < 0 or not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+        from rich.filesize import decimal
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TransferSpeedColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            files = 0
+
+            def advance(size: int) -> None:
+                nonlocal files
+                files += 1
+                bar.advance(task, size)
+                done = bar.tasks[0].completed
+                bar.update(task, description=f"{what}: {files:,} files, {decimal(int(done))}")
+
+            yield advance
+
+
+pass_session = click.make_pass_decorator(Session)
+"""Gives a command the `Session` as its first argument."""
+
+
+def whoami() -> str:
+    """`user@machine`, for entries and tombstones where nobody said who."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # no such user in this container
+        user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def read_input(path: str, max_bytes: int) -> bytes:
+    """The bytes of a file, or of stdin for `-`; at most `max_bytes`.
+
+    Raises:
+        InvalidInputError: it cannot be read as a regular file, or has more.
+    """
+    if path != "-":
+        from oarbank_cas.agent.publish import read_document
+        from oarbank_cas.intake import PathSource
+
+        return read_document(PathSource(path), max_bytes)
+    data = sys.stdin.buffer.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise InvalidInputError(f"has more than {max_bytes} bytes", "stdin")
+    return data

@@ -1,0 +1,73 @@
+"""Where the command line finds its store: option, environment, configuration file, or the folder it stands in."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass
+
+import click
+
+from oarbank_cas.errors import InvalidInputError
+
+FILE = "oarbank-cas.toml"
+DEFAULT_STORE = ".oarbank-cas"
+STORE_VARIABLE = "OARBANK_CAS_STORE"
+
+_KNOWN = {"store"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a configuration file says.
+
+    Attributes:
+        store: the store's URL, or None.
+    """
+
+    store: str | None = None
+
+
+def read(path: str | None) -> Settings:
+    """Read a configuration file.
+
+    Args:
+        path: the one named on the command line; else the one here, else the user's, else nothing.
+
+    Raises:
+        InvalidInputError: it cannot be read, or says what is not understood.
+    """
+    candidates = [path] if path else [FILE, os.path.join(click.get_app_dir("oarbank-cas"), FILE)]
+    for candidate in candidates:
+        try:
+            with open(candidate, "rb") as file:
+                return _checked(tomllib.load(file), candidate)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InvalidInputError(f"cannot be read: {error.strerror}", candidate) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidInputError(f"is not TOML: {error}", candidate) from error
+    if path:
+        raise InvalidInputError("is missing", path)
+    return Settings()
+
+
+def _checked(document: dict[str, object], path: str) -> Settings:
+    unknown = sorted(document.keys() - _KNOWN)
+    if unknown:
+        raise InvalidInputError(f"sets `{unknown[0]}`, which is unknown; known: {', '.join(sorted(_KNOWN))}", path)
+    store = document.get("store")
+    if store is None:
+        return Settings()
+    if not isinstance(store, str) or not store:
+        raise InvalidInputError("`store` must be a URL or a path", path)
+    if "://" not in store and not store.startswith("file:"):
+        # A relative path means the same store from wherever the file is used.
+        store = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(store))
+    return Settings(store)
+
+
+def store_url(option: str | None, config: str | None) -> str:
+    """The store to use: `--store`, `OARBANK_CAS_STORE`, the configuration file, or `./.oarbank-cas`."""
+    return option or os.environ.get(STORE_VARIABLE) or read(config).store or DEFAULT_STORE

@@ -1,0 +1,316 @@
+"""A store: opened by its URL, its rooms put together. No logic of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from oarbank_cas import descriptor as descriptors
+from oarbank_cas import instants, layout
+from oarbank_cas.agent.publish import Publisher, Uploaded
+from oarbank_cas.agent.stage import Mounted, Resolver, Stager
+from oarbank_cas.backends.local import LocalBackend
+from oarbank_cas.backends.readonly import ReadOnlyBackend
+from oarbank_cas.blobs import Blob, BlobReader, Blobs
+from oarbank_cas.errors import ConflictError, NotFoundError, UnavailableError, UnsupportedError
+from oarbank_cas.intake import Intake, PathSource
+from oarbank_cas.lookups import Lookup, Lookups
+from oarbank_cas.results import MAX_INLINE_KB, Origin, Recorded, Results
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from oarbank_cas.backends.base import Backend
+    from oarbank_cas.contracts.manifest import FileRef
+    from oarbank_cas.descriptor import Descriptor
+
+Progress = Callable[[int], None]
+"""Called with the bytes of each file that is done, from several threads."""
+
+
+class Store:
+    """A store of blobs and results. Safe to use from many threads; a store from many processes and machines.
+
+    Open one with `Store.open`, make one with `Store.init`. Works as a context manager.
+
+    Args:
+        backend: its storage.
+        descriptor: what it says of itself.
+    """
+
+    def __init__(self, backend: Backend, descriptor: Descriptor) -> None:
+        self.backend = backend
+        self.descriptor = descriptor
+        self.blobs = Blobs(backend, descriptor.session_s)
+        self.lookups = Lookups(backend, self.blobs, descriptor.session_s)
+        self.results = Results(backend, self.blobs, self.lookups, descriptor.session_s)
+        self._publisher = Publisher(backend, self.blobs, self.results)
+        self._stager = Stager(self.blobs)
+
+    # -- opening
+
+    @classmethod
+    def open(cls, url: str | os.PathLike[str], read_only: bool = False) -> Self:
+        """Open a store.
+
+        Args:
+            url: a directory's path, or a `file:` URL.
+            read_only: refuse every change.
+
+        Raises:
+            UnavailableError: there is no store.
+            UnsupportedError: its kind of storage, or its format, is unknown to this version.
+            CorruptError: its descriptor is damaged.
+            PermissionDeniedError: it may not be read.
+        """
+        backend: Backend = LocalBackend(directory_of(url), layout.DESCRIPTOR)
+        try:
+            data, _ = backend.read(layout.DESCRIPTOR, descriptors.MAX_BYTES)
+        except (NotFoundError, UnavailableError) as error:
+            raise UnavailableError(
+                f"there is no store at {backend.where}: check --store, or make one with `oarbank-cas init`"
+            ) from error
+        descriptor = descriptors.decode(data, backend.where)
+        return cls(ReadOnlyBackend(backend) if read_only else backend, descriptor)
+
+    @classmethod
+    def init(
+        cls,
+        url: str | os.PathLike[str],
+        *,
+        session_s: int | None = None,
+        grace_s: int | None = None,
+        slack_s: int | None = None,
+    ) -> tuple[Self, bool]:
+        """Make a store, or open the one that is there.
+
+        Args:
+            url: as in `open`; a missing directory is made.
+            session_s: seconds for which a writer may rely on what it has seen; 6 hours where None.
+            grace_s: seconds before gc looks at an unreferenced blob; 24 hours where None.
+            slack_s: seconds by which clocks and listings may be off; 5 minutes where None.
+
+        Returns:
+            The store, and whether it was made.
+
+        Raises:
+            ConflictError: the store that is there has other numbers, or the directory cannot be made.
+            InvalidInputError: a number is out of range.
+        """
+        asked = {"session_s": session_s, "grace_s": grace_s, "slack_s": slack_s}
+        spans = {"session_s": descriptors.SESSION_S, "grace_s": descriptors.GRACE_S, "slack_s": descriptors.SLACK_S}
+        spans |= {name: value for name, value in asked.items() if value is not None}
+        path = directory_of(url)
+        descriptors.new(**spans, created="")
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise ConflictError(f"cannot make the directory {path}: {error.strerror}") from error
+        backend = LocalBackend(path)
+        try:
+            made = _create_descriptor(backend, spans)
+        finally:
+            backend.close()
+        store = cls.open(path)
+        for name, value in asked.items():
+            standing = getattr(store.descriptor, name)
+            if value not in (None, standing):
+                raise ConflictError(
+                    f"the store {path} has {name} = {standing}, not {value}, and clients rely on it: make a new store "
+                    f"with --{name.replace('_', '-')} {value} and copy this one into it"
+                )
+        return store, made
+
+    def close(self) -> None:
+        """Give back what the store holds open, and remove its temporaries."""
+        self.backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- blobs
+
+    def put_bytes(self, data: bytes) -> Blob:
+        """Store bytes, durable on return; what is there already is not written again."""
+        with self.intake() as intake:
+            blob = intake.add_bytes(data)
+            intake.commit()
+            return blob
+
+    def put_stream(self, stream: BinaryIO) -> Blob:
+        """Store all bytes of a binary stream, however many; as `put_bytes`."""
+        with self.intake() as intake:
+            blob = intake.add_stream(stream)
+            intake.commit()
+            return blob
+
+    def put_file(self, path: str | os.PathLike[str]) -> Blob:
+        """Store a file; as `put_files` with one."""
+        return self.put_files([path])[0]
+
+    def put_files(self, paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> list[Blob]:
+        """Store files, all durable on return; what is there already is not written again.
+
+        Raises:
+            InvalidInputError: one is no readable regular file.
+            StorageIOError: one changed while it was read, or writing failed.
+        """
+        with self.intake() as intake:
+            blobs = intake.add_files([PathSource(os.fspath(path)) for path in paths], progress)
+            intake.commit()
+            return blobs
+
+    def intake(self) -> Intake:
+        """A batch of puts that share their flushes; see `Intake`."""
+        return Intake(self.backend, self.blobs)
+
+    def open_blob(self, digest: str) -> BlobReader:
+        """A blob as a binary stream; the read that reaches the end of wrong bytes raises CorruptError.
+
+        Raises:
+            NotFoundError: it is absent.
+        """
+        return self.blobs.open(digest)
+
+    def get_bytes(self, digest: str, max_bytes: int | None = None) -> bytes:
+        """A blob's verified bytes; see `Blobs.get_bytes`."""
+        return self.blobs.get_bytes(digest, max_bytes)
+
+    def get_file(self, digest: str, path: str | os.PathLike[str]) -> int:
+        """Write a blob's verified bytes to a file; see `Blobs.get_file`."""
+        return self.blobs.get_file(digest, path)
+
+    def stat(self, digest: str) -> Blob | None:
+        """Size and time of a blob, or None where it is absent."""
+        return self.blobs.stat(digest)
+
+    def has(self, digest: str) -> bool:
+        """Whether a blob is there."""
+        return self.blobs.has(digest)
+
+    def missing(self, digests: Iterable[str]) -> list[str]:
+        """Those of `digests` that are absent, each once, in the order given."""
+        return self.blobs.missing(digests)
+
+    # -- results
+
+    def lookup(self, key: str, result_class: str = "any", *, complete: bool = True) -> Lookup:
+        """What is recorded for a job; see `Lookups.lookup`."""
+        return self.lookups.lookup(key, result_class, complete=complete)
+
+    def lookup_many(self, keys: Iterable[str], result_class: str = "any", *, complete: bool = True) -> Iterator[Lookup]:
+        """One answer a key, in order; see `Lookups.lookup_many`."""
+        return self.lookups.lookup_many(keys, result_class, complete=complete)
+
+    def record(
+        self,
+        key: str,
+        envelope: bytes,
+        origin: Origin,
+        result_class: str = "any",
+        *,
+        max_inline_kb: int = MAX_INLINE_KB,
+    ) -> Recorded:
+        """Record an envelope whose blobs are in the store; see `Results.record`."""
+        return self.results.record(key, envelope, origin, result_class, max_inline_kb=max_inline_kb)
+
+    def invalidate(self, key: str, result_class: str = "any", *, by: str, reason: str) -> bool:
+        """End an entry; see `Results.invalidate`."""
+        return self.results.invalidate(key, result_class, by=by, reason=reason)
+
+    def undo_invalidate(self, key: str, result_class: str = "any", *, by: str) -> bool:
+        """Bring an ended entry back; see `Results.undo`."""
+        return self.results.undo(key, result_class, by=by)
+
+    # -- jobs
+
+    def publish(
+        self,
+        key: str,
+        workdir: str | os.PathLike[str],
+        origin: Origin,
+        result_class: str = "any",
+        *,
+        result: str | os.PathLike[str] | None = None,
+        max_inline_kb: int = MAX_INLINE_KB,
+        progress: Progress | None = None,
+    ) -> tuple[Recorded, Uploaded]:
+        """Upload a finished job's files and record its envelope; see `Publisher.publish`."""
+        return self._publisher.publish(
+            key, workdir, result, origin, result_class, max_inline_kb=max_inline_kb, progress=progress
+        )
+
+    def upload(
+        self,
+        workdir: str | os.PathLike[str],
+        *,
+        result: str | os.PathLike[str] | None = None,
+        max_inline_kb: int = MAX_INLINE_KB,
+        progress: Progress | None = None,
+    ) -> Uploaded:
+        """Upload a finished job's files without recording; see `Publisher.upload`."""
+        return self._publisher.upload(workdir, result, max_inline_kb=max_inline_kb, progress=progress)
+
+    def stage(
+        self,
+        spec: bytes,
+        workdir: str | os.PathLike[str],
+        *,
+        resolver: Resolver | None = None,
+        progress: Progress | None = None,
+    ) -> list[Mounted]:
+        """Place a spec envelope's inputs and datasets; see `Stager.stage`."""
+        return self._stager.stage(spec, workdir, resolver, progress)
+
+    def files_of(self, dataset: str) -> tuple[FileRef, ...]:
+        """The files of an `art:` dataset; see `Stager.files_of`."""
+        return self._stager.files_of(dataset)
+
+    def fetch(
+        self,
+        files: Sequence[tuple[str, FileRef]],
+        directory: str | os.PathLike[str],
+        progress: Progress | None = None,
+    ) -> int:
+        """Write files to a directory for people; see `Stager.fetch`."""
+        return self._stager.fetch(files, directory, progress)
+
+
+def directory_of(url: str | os.PathLike[str]) -> str:
+    """The directory that a store's URL names.
+
+    Raises:
+        UnsupportedError: the URL is of another kind of storage.
+    """
+    text = os.fspath(url)
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)  # one letter alone is a Windows drive
+    if match is None:
+        return text
+    if match[1].lower() != "file":
+        raise UnsupportedError(f"{text}: this version opens directories only, by a path or a file: URL")
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    return url2pathname(urlsplit(text).path)
+
+
+def _create_descriptor(backend: Backend, spans: dict[str, int]) -> bool:
+    """Create the descriptor if it is absent; whether this call did."""
+    if backend.stat(layout.DESCRIPTOR) is not None:
+        return False
+    if next(backend.listing(layout.BLOBS), None) is not None:
+        raise ConflictError(
+            f"{backend.where} holds blobs but no {layout.DESCRIPTOR}: restore that file, or choose another directory"
+        )
+    data = descriptors.new(**spans, created=instants.to_text(backend.now())).encode()
+    incoming = backend.incoming(len(data))
+    try:
+        incoming.write(data)
+        return backend.commit([(layout.DESCRIPTOR, incoming)])[0] is not None
+    finally:
+        incoming.discard()
