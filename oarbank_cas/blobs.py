@@ -207,7 +207,7 @@ class Blobs:
         """
         with self._open(digest) as reader:
             try:
-                if self._backend.clone(reader.stat.name, fd):
+                if self._clone(reader.stat.name, fd):
                     actual, size = _hash_file(fd)
                 else:
                     actual, size = _copy_hashing(reader, fd)
@@ -216,6 +216,12 @@ class Blobs:
             if actual != digest:
                 self.condemn_damaged(digest, reader.stat, actual)
             return size
+
+    def _clone(self, name: str, fd: int) -> bool:
+        try:
+            return self._backend.clone(name, fd)
+        except NotFoundError:
+            return False  # gc moved it away since it was opened: what is open can still be read
 
     def check(self, digest: str) -> bool:
         """Read a blob whole; whether right bytes are there. Wrong ones are set aside."""

@@ -10,10 +10,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from oarbank_cas import layout
-from oarbank_cas.errors import CorruptError
+from oarbank_cas.errors import CorruptError, InvalidInputError
+
+if TYPE_CHECKING:
+    from oarbank_cas.contracts.keys import JobKey
 
 MAX_HEADER = 2**20
 """Bytes of a header line; more is damage."""
@@ -80,6 +83,9 @@ def encode(header: Mapping[str, Any], body: bytes) -> bytes:
     Args:
         header: its fields, without those that bind the body.
         body: the bytes that follow the header line.
+
+    Raises:
+        InvalidInputError: it would be too large to be read again.
     """
     bound = {
         "format": layout.FORMAT,
@@ -87,7 +93,12 @@ def encode(header: Mapping[str, Any], body: bytes) -> bytes:
         "body_size": len(body),
         "body_sha256": hashlib.sha256(body).hexdigest(),
     }
-    return json.dumps(bound, separators=(",", ":")).encode() + b"\n" + body
+    line = json.dumps(bound, separators=(",", ":")).encode()
+    if len(line) > MAX_HEADER:
+        raise InvalidInputError(f"needs a header of {len(line)} bytes; an entry has at most {MAX_HEADER}", "entry")
+    if header.get("kind") == "entry" and len(body) > MAX_ENVELOPE:
+        raise InvalidInputError(f"has {len(body)} bytes; at most {MAX_ENVELOPE} are recorded", "result envelope")
+    return line + b"\n" + body
 
 
 def decode_header(line: bytes) -> dict[str, Any]:
@@ -105,6 +116,12 @@ def decode_header(line: bytes) -> dict[str, Any]:
     if not all(isinstance(header.get(name), str) for name in _STRINGS):
         raise CorruptError("its header line lacks fields")
     return header
+
+
+def belongs(found: Entry | Tombstone, parts: JobKey, result_class: str) -> bool:
+    """Whether an entry or tombstone says that it is of this key, stage and class."""
+    header = found.header
+    return (header["job_key"], header.get("stage"), header["class"]) == (str(parts), parts.stage, result_class)
 
 
 def decode(data: bytes) -> Entry | Tombstone:

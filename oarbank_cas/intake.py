@@ -230,6 +230,9 @@ class Intake:
                 if found is None:
                     missing.append(digest)
                     continue
+                if found.size != size and not self._blobs.check(digest):
+                    missing.append(digest)  # damaged, and set aside by now
+                    continue
                 known = found.size
                 with self._lock:
                     self._sizes[digest] = known
@@ -248,12 +251,24 @@ class Intake:
             pending, self._pending = self._pending, {}
         items = [(layout.blob(digest), incoming) for digest, incoming in pending.items()]
         try:
-            self._backend.commit(items)
+            made = self._backend.commit(items)
+            self._check_standing([digest for digest, stat in zip(pending, made, strict=True) if stat is None])
             self._backend.flush([layout.blob(digest) for digest in self._found])
         finally:
             for _, incoming in items:
                 incoming.discard()
         return Hold(self._t0_ns, dict(self._sizes))
+
+    def _check_standing(self, digests: Sequence[str]) -> None:
+        """Look at blobs that another brought in first: damaged ones of another size are none."""
+        for digest in digests:
+            found = self._backend.stat(layout.blob(digest))
+            if found is None or found.size != self._sizes[digest]:
+                raise StorageIOError(
+                    f"blob {digest} cannot be stored: "
+                    + ("it was taken away at once" if found is None else f"{found.name} has {found.size} bytes")
+                    + "; run this again, and `oarbank-cas verify` if it persists"
+                )
 
     def discard(self) -> None:
         """Throw away what was added and not committed."""
@@ -269,7 +284,10 @@ class Intake:
         if digest in self._sizes:
             return True
         found = self._backend.stat(layout.blob(digest))
-        if found is None or (found.size != size and not self._blobs.check(digest)):
+        if found is not None and found.size != size:
+            self._blobs.check(digest)  # which sets it aside
+            found = self._backend.stat(layout.blob(digest))
+        if found is None or found.size != size:
             return False
         with self._lock:
             self._sizes[digest] = size
@@ -291,7 +309,11 @@ class Intake:
         return self._take(digest, incoming)
 
     def _take(self, digest: str, incoming: Incoming) -> Blob:
-        incoming.finish()
+        try:
+            incoming.finish()
+        except BaseException:
+            incoming.discard()
+            raise
         with self._lock:
             if digest not in self._sizes:
                 self._sizes[digest] = incoming.size
@@ -327,7 +349,7 @@ class Intake:
         state = hashlib.sha256()
         buffer = self._buffer(CHUNK)[:CHUNK]
         done = 0
-        while count := _read_into(fd, buffer):
+        while done <= size and (count := _read_into(fd, buffer)):  # a file may grow as fast as it is read
             state.update(buffer[:count])
             done += count
         if done != size:
@@ -340,7 +362,7 @@ class Intake:
         buffer = self._buffer(CHUNK)[:CHUNK]
         incoming = self._backend.incoming(before.st_size)
         try:
-            while count := _read_into(fd, buffer):
+            while incoming.size <= before.st_size and (count := _read_into(fd, buffer)):
                 state.update(buffer[:count])
                 incoming.write(buffer[:count])
             _check_unchanged(fd, before, label)

@@ -139,7 +139,7 @@ class Lookups:
         except CorruptError as error:
             return miss("corrupt", f"the entry is damaged: {error}; record the result again", {})
         header = found.header
-        if (header["job_key"], header.get("stage"), header["class"]) != (key, parts.stage, result_class):
+        if not codec.belongs(found, parts, result_class):
             return miss("corrupt", "the entry belongs to another key, stage or class; record the result again", {})
         if isinstance(found, Tombstone):
             return miss(found.cause, found.told, header)
@@ -157,13 +157,15 @@ class Lookups:
         """The blobs of an entry, and the manifests of its artifacts, that no reader would find."""
         presence = self._presence if remember else Presence(0)
         body = f"envelope {found.header['body_sha256']}"
-        if presence.has(body):
+        if presence.seen(body) is not None:
             return ()
-        began = presence.moment()
+        oldest = presence.moment()
         missing = []
         for digest, size in _wanted(found).items():
             name = f"{digest} {size}"
-            if presence.has(name):
+            remembered = presence.seen(name)
+            if remembered is not None:
+                oldest = (min(oldest[0], remembered[0]), min(oldest[1], remembered[1]))
                 continue
             moment = presence.moment()
             present = self._blobs.size_for_readers(digest)
@@ -172,7 +174,7 @@ class Lookups:
             else:
                 presence.saw(name, moment)
         if not missing:
-            presence.saw(body, began)
+            presence.saw(body, oldest)
         return tuple(missing)
 
 

@@ -38,13 +38,13 @@ class Presence:
         """Now, by two clocks that fail in different ways. Taken before the look that it stands for."""
         return _awake_or_asleep(), time.time()
 
-    def has(self, name: str) -> bool:
-        """Whether `name` was seen recently enough."""
+    def seen(self, name: str) -> tuple[float, float] | None:
+        """The moment of the look that found `name`, if that is recent enough."""
         seen = self._seen.get(name)
         if seen is None:
-            return False
+            return None
         now = self.moment()
-        return all(0 <= now[i] - seen[i] < self._span for i in (0, 1))
+        return seen if all(0 <= now[i] - seen[i] < self._span for i in (0, 1)) else None
 
     def saw(self, name: str, moment: tuple[float, float]) -> None:
         """Remember that `name` was there, seen after `moment`."""

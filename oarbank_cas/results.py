@@ -148,6 +148,7 @@ class Results:
         parts = self.check_target(key, result_class, origin)
         standing = self._standing(parts, result_class)
         if standing is not None and standing.hit is not None:
+            self._backend.flush([standing.stat.name])  # its writer may not have come to that yet
             return standing.hit
         with Intake(self._backend, self._blobs) as intake:
             self.require(intake, checked)
@@ -268,7 +269,7 @@ class Results:
             with Intake(self._backend, self._blobs) as intake:
                 self.require(intake, checked)
                 intake.commit()
-        except NotFoundError as error:
+        except (NotFoundError, InvalidInputError) as error:
             self._end(created, "withdrawn", "oarbank-cas", "recorded later than a session after its blobs were seen")
             raise StorageIOError(
                 f"recording took longer than the store's session, and meanwhile a blob went: {error}; publish again"
@@ -304,7 +305,7 @@ class Results:
         """Bring back the entry that a tombstone ended, while the tombstone and every blob are there.
 
         Returns:
-            False where no tombstone stands.
+            False where no tombstone stands, or another result was recorded meanwhile.
 
         Raises:
             NotFoundError: a blob of it is gone.
@@ -315,16 +316,15 @@ class Results:
         if standing is None or standing.tombstone is None:
             return False
         ended = codec.decode(standing.tombstone.ended)
-        if not isinstance(ended, Entry):
+        if not isinstance(ended, Entry) or not codec.belongs(ended, parts, result_class):
             raise CorruptError(f"{name} ended no entry; record the result again")
         checked = check_recordable(ended.envelope, max_inline_kb=None)
         with Intake(self._backend, self._blobs) as intake:
             self.require(intake, checked)
             hold = intake.commit()
         restored = {"at": instants.to_text(hold.t0_ns), "by": by}
-        fields = {**ended.header, "restored": restored}
-        self._place(parts, result_class, fields, checked, hold, None, standing.stat)
-        return True
+        fields = {**ended.header, "datasets": checked.datasets, "restored": restored}
+        return self._place(parts, result_class, fields, checked, hold, None, standing.stat).recorded
 
     def _end(self, stat: ObjectStat, cause: Cause, by: str, reason: str) -> ObjectStat | None:
         """Put a tombstone in the place of one incarnation of an entry; None where another stands by now."""
@@ -368,10 +368,12 @@ class Results:
             hit = Recorded(str(parts), result_class, False, answer.envelope, answer.datasets, answer.header)
             return _Standing(stat, hit, None)
         try:
-            found_kind = codec.decode(data)
+            decoded = codec.decode(data)
         except CorruptError:
             return _Standing(stat, None, None)
-        return _Standing(stat, None, found_kind if isinstance(found_kind, Tombstone) else None)
+        if isinstance(decoded, Tombstone) and codec.belongs(decoded, parts, result_class):
+            return _Standing(stat, None, decoded)
+        return _Standing(stat, None, None)
 
     def listing(self) -> Iterator[ListedEntry]:
         """Every entry and tombstone, in the order of their keys; only headers are read."""

@@ -1,13 +1,13 @@
 """A store in a directory on a disk: temporaries, flushes and renames, so that what returned survives a power cut.
 
-An object is written to a temporary, its bytes are flushed, it is renamed to its name without replacing anything, and the
-directory is flushed. A batch shares its flushes: one `syncfs` for all bytes, one for all names.
+An object is written to a temporary, its bytes are flushed, it is renamed to its name without replacing anything, and
+the directory is flushed. A batch shares its flushes: one `syncfs` for all bytes, one for all names.
 
-`replace`, and `delete` and `rename` of a given incarnation, hold an advisory lock (one of 256, by name) from the look to
-the act; creating needs none, since it only ever fills an absent name. A validator is inode, ctime and size. An object's
-time is the later of mtime and ctime: a rename sets ctime, so that a writer that slept between writing a temporary and
-renaming it cannot make an object that looks older than its name. Windows has no such ctime: there the new name is
-touched.
+`replace`, and `delete` and `rename` of a given incarnation, hold an advisory lock (one of 256, by name) from the look
+to the act; creating needs none, since it only ever fills an absent name. A validator is inode, ctime and size. An
+object's time is the later of mtime and ctime: a rename sets ctime, so that a writer that slept between writing a
+temporary and renaming it cannot make an object that looks older than its name. Windows has no such ctime: there the new
+name is touched.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ _READ = os.O_RDONLY | _CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_N
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOEXEC
 _READ_ONLY = 0o444
 _EARLY_WRITEBACK = 8 * 2**20
+_TRIES = 100
+"""Times that a missing directory is made again: others may remove it, but a dangling link never ends."""
+
+_KEPT_LEVELS = 2
+"""Levels of directories that stay once they are made, such as `blobs/ab`."""
+
 _FEW = 4
 """Up to this many objects are flushed one by one: a whole file system's flush may wait for other programs' bytes."""
 
@@ -51,12 +57,13 @@ _UNREACHABLE = frozenset({errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIM
 
 
 class _LocalIncoming(Incoming):
-    __slots__ = ("_backend", "_fd", "_written_back", "path", "size")
+    __slots__ = ("_backend", "_fd", "_written_back", "inode", "path", "size")
 
     def __init__(self, backend: LocalBackend, path: str) -> None:
         self._backend = backend
         self._fd: int | None = os.open(path, _CREATE, _READ_ONLY)
         self._written_back = 0
+        self.inode = os.fstat(self._fd).st_ino
         self.path = path
         self.size = 0
 
@@ -152,6 +159,7 @@ class LocalBackend(Backend):
         self._scratch: scratch.Scratch | None = None
         self._scratch_lock = threading.Lock()
         self._clone_refused: set[int] = set()
+        self._durable: set[str] = set()
 
     # -- names and errors
 
@@ -211,16 +219,19 @@ class LocalBackend(Backend):
         self._check_there()
         changed: list[str] = []
         parent = os.path.dirname(path)
-        while True:
+        for _ in range(_TRIES):
             try:
                 os.mkdir(parent)
             except FileExistsError:
                 return changed
             except FileNotFoundError:
+                if os.path.islink(os.path.dirname(parent)):
+                    break
                 changed += self._make_parents(parent)
             else:
                 changed.append(os.path.dirname(parent))
                 return changed
+        raise StorageIOError(f"the directory {parent} cannot be made: is one above it a link to nowhere?")
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
@@ -233,10 +244,12 @@ class LocalBackend(Backend):
                 self.raise_for(error, name)
             yield
         finally:
+            with contextlib.suppress(OSError):
+                filelock.unlock(fd)  # closing is not enough where a child was forked meanwhile
             os.close(fd)
 
     def _open_lock(self, path: str, name: str) -> int:
-        while True:
+        for _ in range(_TRIES):
             try:
                 return os.open(path, os.O_RDWR | os.O_CREAT | _CLOEXEC, 0o666)
             except FileNotFoundError:
@@ -249,13 +262,16 @@ class LocalBackend(Backend):
                     self.raise_for(error, name)
             except OSError as error:
                 self.raise_for(error, name)
+        raise StorageIOError(f"the lock {path} cannot be made: is its directory a link to nowhere?")
 
     # -- reading
 
     def now(self) -> int:
         """See `Backend.now`."""
         try:
-            return self._own().clock()
+            own = self._own()
+            self._check_there()  # the clock's open file outlives its folder
+            return own.clock()
         except OSError as error:
             self.raise_for(error, "tmp")
 
@@ -331,7 +347,7 @@ class LocalBackend(Backend):
     def _walk(self, prefix: str, after: str) -> Iterator[ObjectStat]:
         try:
             with os.scandir(self._path(prefix)) as scan:
-                entries = [(f"{prefix}{e.name}/" if e.is_dir(follow_symlinks=False) else prefix + e.name) for e in scan]
+                entries = [self._listed(prefix, e) for e in scan]
         except FileNotFoundError:
             return  # never made, or removed since its parent was listed
         except OSError as error:
@@ -349,6 +365,14 @@ class LocalBackend(Backend):
                     self.raise_for(error, name)
                 if stat_bits.S_ISREG(st.st_mode):
                     yield _object_stat(name, st)
+
+    def _listed(self, prefix: str, found: os.DirEntry[str]) -> str:
+        if found.is_dir(follow_symlinks=False):
+            return f"{prefix}{found.name}/"
+        if found.is_symlink() and found.is_dir():
+            # Names below it can be read: leaving them out would be a listing that comes back short.
+            raise CorruptError(f"{prefix}{found.name} in {self.where} is a link to a directory; replace it by one")
+        return prefix + found.name
 
     # -- writing
 
@@ -370,8 +394,7 @@ class LocalBackend(Backend):
     def _forget(self, own: scratch.Scratch) -> None:
         with self._scratch_lock:
             if self._scratch is own:
-                self._scratch.close()
-                self._scratch = None
+                self._scratch = None  # it goes when the last thread that uses it lets go
 
     def commit(self, items: Sequence[tuple[str, Incoming]]) -> list[ObjectStat | None]:
         """See `Backend.commit`."""
@@ -379,6 +402,7 @@ class LocalBackend(Backend):
             return []
         try:
             pieces = [(name, _local(incoming)) for name, incoming in items]
+            self._check_there()
             self._flush_bytes([piece for _, piece in pieces])
             changed: set[str] = set()
             stats = [self._create(name, piece, changed) for name, piece in pieces]
@@ -417,26 +441,50 @@ class LocalBackend(Backend):
         else:
             for directory in directories:
                 oscalls.sync_directory(directory)
+        # Only those near the root: they are few, and never removed.
+        self._durable.update(
+            directory
+            for directory in directories
+            if directory.count(os.sep, len(self._root)) < _KEPT_LEVELS and os.path.dirname(directory) in directories
+        )
+
+    def _not_yet_durable(self, directory: str) -> list[str]:
+        """The directory, and those above it down to which a new name in it may yet be lost.
+
+        Another process may have made them a moment ago, and not flushed them yet.
+        """
+        found = [directory]
+        while directory not in self._durable and len(directory) > len(self._root):
+            directory = os.path.dirname(directory)
+            found.append(directory)
+        return found
 
     def _create(self, name: str, piece: _LocalIncoming, changed: set[str]) -> ObjectStat | None:
         path = self._path(name)
-        changed.add(os.path.dirname(path))
-        while True:
+        changed.update(self._not_yet_durable(os.path.dirname(path)))
+        for _ in range(_TRIES):
             try:
                 oscalls.rename_new(piece.path, path)
             except FileNotFoundError:
                 if not os.path.exists(piece.path):
+                    self._check_there()
                     raise StorageIOError(f"{self.where}: a temporary file was removed; run this again") from None
                 changed.update(self._make_parents(path))
             except FileExistsError:
                 return None
             else:
-                return self._stat_new(name, path)
+                return self._stat_new(name, path, piece)
+        raise StorageIOError(f"the directory of {path} cannot be made: is it a link to nowhere?")
 
-    def _stat_new(self, name: str, path: str) -> ObjectStat:
-        if sys.platform == "win32":
-            os.utime(path)
-        return _object_stat(name, os.lstat(path))
+    def _stat_new(self, name: str, path: str, piece: _LocalIncoming) -> ObjectStat:
+        with contextlib.suppress(FileNotFoundError):
+            if sys.platform == "win32":
+                os.utime(path)
+            st = os.lstat(path)
+            if st.st_ino == piece.inode:
+                return _object_stat(name, st)
+        # Another took it away, or put its own there, since it was made.
+        return ObjectStat(name, piece.size, self._own().clock(), f"gone-{piece.inode:x}")
 
     def replace(self, name: str, incoming: Incoming, expected: str) -> ObjectStat | None:
         """See `Backend.replace`."""
@@ -450,8 +498,8 @@ class LocalBackend(Backend):
                     return None
                 _outlive(piece.path, os.lstat(path).st_ctime_ns)
                 oscalls.replace(piece.path, path)
-                stat = self._stat_new(name, path)
-            oscalls.sync_directory(os.path.dirname(path))
+                stat = self._stat_new(name, path, piece)
+            self._flush_names(set(self._not_yet_durable(os.path.dirname(path))))
         except OSError as error:
             self.raise_for(error, name)
         finally:
@@ -463,27 +511,40 @@ class LocalBackend(Backend):
         path = self._path(name)
         try:
             with self._locked(name) if expected is not None else contextlib.nullcontext():
-                if expected is not None:
-                    standing = self.stat(name)
-                    if standing is None or standing.validator != expected:
-                        return False
+                standing = self.stat(name)
+                if standing is None or expected not in (None, standing.validator):
+                    return False
+                self._outlast(standing.time_ns)
                 oscalls.unlink(path)
-            oscalls.sync_directory(os.path.dirname(path))
         except FileNotFoundError:
             return False
         except OSError as error:
             self.raise_for(error, name)
+        try:
+            oscalls.sync_directory(os.path.dirname(path))
+        except FileNotFoundError:
+            pass  # its directory went too
+        except OSError as error:
+            self.raise_for(error, name)
         return True
+
+    def _outlast(self, time_ns: int) -> None:
+        """Wait until the store's clock has passed an object that is to go: its inode may be used again at once."""
+        own = self._own()
+        while 0 <= time_ns - own.clock() < 10**9:
+            time.sleep(0.001)
 
     def copy(self, name: str, to: str) -> ObjectStat | None:
         """See `Backend.copy`."""
         with self.open(name) as reader:
             piece = self.incoming(reader.stat.size)
             try:
-                if not self.clone(name, _descriptor(piece)):
+                if self.clone(name, _descriptor(piece)):
+                    piece.size = reader.stat.size
+                else:
                     while chunk := reader.read(2**20):
                         piece.write(chunk)
-            except CasError:
+            except BaseException:
                 piece.discard()
                 raise
         return self.commit([(to, piece)])[0]
@@ -496,7 +557,8 @@ class LocalBackend(Backend):
                 standing = self.stat(name)
                 if standing is None or standing.validator != expected:
                     return False
-                changed = {os.path.dirname(path), os.path.dirname(target), *self._make_parents(target)}
+                changed = {os.path.dirname(path), *self._not_yet_durable(os.path.dirname(target))}
+                changed.update(self._make_parents(target))
                 oscalls.rename_new(path, target)
             self._flush_names(changed)
         except FileExistsError as error:
@@ -508,6 +570,8 @@ class LocalBackend(Backend):
     def touch(self, name: str) -> ObjectStat | None:
         """See `Backend.touch`."""
         path = self._path(name)
+        if self.stat(name) is None:
+            return None
         try:
             os.utime(path)
             if sys.platform != "win32":
@@ -524,16 +588,20 @@ class LocalBackend(Backend):
 
     def flush(self, names: Iterable[str]) -> None:
         """See `Backend.flush`."""
-        directories = {os.path.dirname(self._path(name)) for name in names}
-        # A name is only as durable as the directories above it, which may be as new.
-        directories |= {os.path.dirname(directory) for directory in directories}
+        directories: set[str] = set()
+        for name in names:
+            directories.update(self._not_yet_durable(os.path.dirname(self._path(name))))
+        if not directories:
+            return
         try:
+            self._check_there()
             self._flush_names(directories)
         except OSError as error:
             self.raise_for(error, "")
 
     def sweep(self) -> int:
         """See `Backend.sweep`."""
+        self._check_there()
         try:
             return scratch.sweep(self._path("tmp"))
         except OSError as error:

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import socket
+import stat
 import time
 import weakref
 
@@ -24,7 +25,9 @@ FOREIGN_QUIET_S = 6 * 3600
 """Seconds that another host's folder must have lain still before it is taken for dead."""
 
 _LOCK_NAME = "lock"
-_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS = (
+    os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+)
 
 
 def _host() -> str:
@@ -45,10 +48,13 @@ class Scratch:
             self.path = os.path.join(tmp, f"{_host()}-{self.pid}-{secrets.token_hex(6)}")
             os.mkdir(self.path)
             lock_path = os.path.join(self.path, _LOCK_NAME)
-            self._lock_fd = os.open(lock_path, _FLAGS, 0o666)
-            if filelock.try_lock(self._lock_fd) and os.path.exists(lock_path):
+            try:
+                self._lock_fd = os.open(lock_path, _FLAGS, 0o666)
+            except FileNotFoundError:
+                continue  # swept between its making and its locking
+            if filelock.try_lock(self._lock_fd) and _is_at(self._lock_fd, lock_path):
                 break
-            os.close(self._lock_fd)  # swept between its making and its locking
+            os.close(self._lock_fd)  # swept likewise
         self._names = itertools.count(1)
         self._finalizer = weakref.finalize(self, _remove_own, self.path, self._lock_fd, self.pid)
 
@@ -69,17 +75,25 @@ class Scratch:
         self._finalizer()
 
 
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
 def _remove_own(path: str, lock_fd: int, pid: int) -> None:
     if os.getpid() != pid:  # a forked child: the folder is its parent's
         return
     _remove_folder(path, lock_fd)
 
 
-def _remove_folder(path: str, lock_fd: int) -> None:
+def _remove_folder(path: str, lock_fd: int) -> bool:
+    """Remove a folder whose lock is held; False where something in it cannot go, which is left for another time."""
     # Windows deletes no open file, so there the lock goes first; elsewhere it is held to the end.
     if os.name == "nt":
         os.close(lock_fd)
-    with contextlib.suppress(FileNotFoundError):
+    try:
         for name in os.listdir(path):
             if name != _LOCK_NAME:
                 with contextlib.suppress(FileNotFoundError):
@@ -87,12 +101,16 @@ def _remove_folder(path: str, lock_fd: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             oscalls.unlink(os.path.join(path, _LOCK_NAME))
         os.rmdir(path)
-    if os.name != "nt":
-        os.close(lock_fd)
+    except OSError:
+        return False
+    finally:
+        if os.name != "nt":
+            os.close(lock_fd)
+    return True
 
 
 def sweep(tmp: str) -> int:
-    """Remove the folders of dead processes; how many. Another user's that cannot be removed are left to that user."""
+    """Remove the folders of dead processes; how many. What cannot be removed (another user's) stays."""
     swept = 0
     try:
         names = os.listdir(tmp)
@@ -101,17 +119,22 @@ def sweep(tmp: str) -> int:
     for name in names:
         match = re.fullmatch(r"(.+)-[0-9]+-[0-9a-f]{12}", name)
         if match is not None:
-            with contextlib.suppress(FileNotFoundError, PermissionError):
+            with contextlib.suppress(OSError):
                 swept += _sweep_folder(os.path.join(tmp, name), foreign=match[1] != _host())
     return swept
 
 
 def _sweep_folder(path: str, *, foreign: bool) -> bool:
-    if foreign and time.time() - os.stat(path).st_mtime < FOREIGN_QUIET_S:
+    folder = os.lstat(path)
+    if not stat.S_ISDIR(folder.st_mode):  # a link might lead to other people's files
         return False
+    if foreign:
+        with os.scandir(path) as scan:
+            touched = max([folder.st_mtime, *(found.stat(follow_symlinks=False).st_mtime for found in scan)])
+        if time.time() - touched < FOREIGN_QUIET_S:
+            return False
     fd = os.open(os.path.join(path, _LOCK_NAME), _FLAGS, 0o666)
     if not filelock.try_lock(fd):
         os.close(fd)
         return False
-    _remove_folder(path, fd)
-    return True
+    return _remove_folder(path, fd)
