@@ -13,6 +13,7 @@ from oarbank_cas.attempt.files import FileSource, reading, require_directory
 from oarbank_cas.attempt.journal import Journal
 from oarbank_cas.attempt.records import Record, encode_record, parse_object, payload_text
 from oarbank_cas.attempt.scan import check_line, complete_end, pieces
+from oarbank_cas.contracts.paths import check_portable_path
 from oarbank_cas.errors import ConflictError, InvalidInputError, NotFoundError
 
 DECLARATIONS: Final = "artifacts.jsonl"
@@ -58,10 +59,7 @@ RESERVED: Final = frozenset(
 
 _VERSION: Final = 1
 _MAX_TASK: Final = 2**53
-_MAX_FILE_NAME: Final = 255
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_UNPORTABLE: Final = frozenset('/\\:*?"<>|')
-_DEVICE: Final = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])[ ]*(\..*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Declaration:
 
     Attributes:
         name: what readers ask for: `a` to `z` first, then also digits and `_`; 64 at most.
-        file: the file's name in the attempt directory.
+        file: the file's name in the attempt directory: a portable path without a directory.
         format: one of `FORMATS`.
         task_id: the task that it belongs to, or None.
         description: one line for people.
@@ -112,11 +110,7 @@ class Declaration:
             )
         if self.name == RESULTS:
             raise InvalidInputError(f"{RESULTS} is the built-in result journal; choose another name", "name")
-        if not isinstance(self.file, str):
-            raise InvalidInputError(f"{_shown(self.file)} is no file name", "file")
-        why = _file_problem(self.file)
-        if why is not None:
-            raise InvalidInputError(f"{_shown(self.file)} {why}; choose another file name", "file")
+        _check_file(self.file)
         if self.format not in FORMATS:
             raise InvalidInputError(
                 f"{_shown(self.format)} is no artifact format; use {' or '.join(FORMATS)}", "format"
@@ -149,31 +143,24 @@ def _shown(value: object) -> str:
     return text if len(text) <= 100 else text[:100] + "..."
 
 
-def _file_problem(file: str) -> str | None:
-    """What is wrong with a file name, as the end of a sentence, or None."""
-    try:
-        size = len(file.encode())
-    except UnicodeEncodeError:
-        return "holds half of a surrogate pair"
+def _check_file(file: str) -> None:
+    # A portable path, since that is what it becomes in a result's artifact; and of one segment.
+    check_portable_path(file, "file")
     key = file_key(file)
     rules = (
-        (not file or file in {".", ".."}, "is no file name"),
-        (size > _MAX_FILE_NAME, f"takes {size} bytes, and a file name at most {_MAX_FILE_NAME}"),
-        (not _UNPORTABLE.isdisjoint(file), "is a path or holds a character that some systems refuse"),
-        (not file.isprintable(), "holds a control character or another that does not print"),
-        (unicodedata.normalize("NFC", file) != file, "is not in Unicode's composed form (NFC)"),
-        (file.startswith("."), "starts with a dot"),
-        (file.endswith((".", " ")) or file.startswith(" "), "starts or ends with a space, or ends with a dot"),
+        ("/" in file, "is a path; the file stands in the attempt directory itself"),
+        (key.startswith("."), "starts with a dot"),
         (key.endswith((".lock", ".tmp")), "ends like a lock file or a temporary"),
         (key in RESERVED, "belongs to the runner"),
-        (_DEVICE.fullmatch(key) is not None, "is a device on Windows"),
     )
-    return next((why for broken, why in rules if broken), None)
+    for broken, why in rules:
+        if broken:
+            raise InvalidInputError(f"{_shown(file)} {why}; choose another file name", "file")
 
 
 def file_key(file: str) -> str:
-    """What two spellings of a file name have in common on a filesystem that ignores case and composition."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", file).casefold())
+    """What two spellings of a file name have in common on a filesystem that ignores case."""
+    return file.casefold()
 
 
 def declarations(directory: str | os.PathLike[str]) -> list[Declaration]:
