@@ -52,6 +52,11 @@ CASES = [
     ('{"digest": null, "size": null , "local": "x" }', f'{{"digest": "{DX}", "size": {SX} }}'),
     ('{ "local": "x", "d\\u0069gest":null,"size":null}', f'{{ "d\\u0069gest":"{DX}","size":{SX}}}'),
     (f'{{"local": "x", "digest": "{DX}", "size": {SX}, "n": 1}}', f'{{"digest": "{DX}", "size": {SX}, "n": 1}}'),
+    # what is claimed rightly keeps its spelling
+    (
+        f'{{"digest": "\\u{ord(DX[0]):04x}{DX[1:]}", "local": "x"}}',
+        f'{{"digest": "\\u{ord(DX[0]):04x}{DX[1:]}", "size": {SX}}}',
+    ),
     # all else stays
     ('{"local": null}', '{"local": null}'),
     ('{"local": 5}', '{"local": 5}'),
@@ -76,8 +81,9 @@ def test_one_object(file, expected):
 
 @pytest.mark.parametrize(
     "text",
-    ["{}", ' { "payload" : {} }\n', '{"artifacts": []}', '{"artifacts": null}', '{"artifacts": "local"}', 
-     '{"local": "x"}', '{"payload": {"artifacts": [{"local": "x"}]}}', '{"artifacts": 1.50}', '{"a": {"artifacts": {"local": "x"}}}'],
+    ["{}", ' { "payload" : {} }\n', '{"artifacts": []}', '{"artifacts": null}', '{"artifacts": "local"}',
+     '{"local": "x"}', '{"payload": {"artifacts": [{"local": "x"}]}}', '{"artifacts": 1.50}',
+     '{"a": {"artifacts": {"local": "x"}}}'],
 )  # fmt: skip
 def test_nothing_to_do(text):
     assert find_uploads(text).uploads == ()
@@ -109,6 +115,11 @@ def test_objects_inside_one_another():
         '{"artifacts": {"digest": null, "size": null, "a": {"size": null, "digest": null, "local": "x"}, "local": "x"}}'
     )
     assert rewritten(text) == f'{{"artifacts": {{"digest": "{DX}", "size": {SX}, "a": {inner}}}}}'
+
+
+def test_a_size_of_minus_zero_stays_as_it_is_spelled():
+    text = in_file('{"size": -0, "local": "empty"}')
+    assert replace_locals(find_uploads(text), [(A, 0)]) == in_file(f'{{"size": -0, "digest": "{A}"}}')
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_references(reference):
 BAD_RESULTS = [
     # what is changed, the place, a part of the reason
     *[({"module_version": v}, "$.module_version", "semantic version")
-      for v in ("1.2", "01.2.3", "1.2.3\n", "1.2.\u0663", "v1.2.3", "1.2.3-", "1.2.3-\u0663", "")],
+      for v in ("1.2", "01.2.3", "1.2.3\n", "1.2.\u0663", "1.2.3\u0663", "v1.2.3", "1.2.3-", "1.2.3-\u0663", "")],
     ({"module_version": 1}, "$.module_version", "string"),
     *[({"schema": s}, "$.schema", "schema reference")
       for s in ("result@1", "a/result@0", "a/result@01", "A/result@1", "a/result@1\n", "a/other@1", "a/result@\u0661",
