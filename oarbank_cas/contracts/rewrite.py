@@ -55,14 +55,14 @@ class _Member(NamedTuple):
     """Where a member stands, and what its value is; `value` is the text of a scalar that is no string."""
 
     start: int
+    key_end: int
     value_start: int
     end: int
     value: str
     is_string: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(NamedTuple):
     """What is to change in one object."""
 
     local: _Member
@@ -206,7 +206,7 @@ class _Scanner:
             return position + 1
         seen: set[str] = set()
         while True:
-            key, value_start = self._key(position, seen, "$")
+            key, _, value_start = self._key(position, seen, "$")
             if key == "artifacts":
                 end = self._value(value_start, "$.artifacts", 2)
             else:
@@ -254,11 +254,14 @@ class _Scanner:
         known: dict[str, _Member] = {}
         before = local_before = local_after = None
         while True:
-            key, value_start = self._key(position, seen, path)
-            if key in {"local", "digest", "size"} and text[value_start : value_start + 1] not in {"{", "["}:
-                member = self._member(position, value_start)
+            key, key_end, value_start = self._key(position, seen, path)
+            first = text[value_start : value_start + 1]
+            if key in {"local", "digest", "size"} and first not in {"{", "["}:
+                member = self._member(position, key_end, value_start)
                 known[key] = member
                 end = member.end
+            elif first == '"':
+                end = _scan_string(text, value_start + 1)[1]
             else:
                 end = self._value(value_start, path + step(key), depth + 1)
             closes, following, after = self._next(end, "}")
@@ -272,14 +275,14 @@ class _Scanner:
             self._upload(path, seen, known, (local_before, local_after))
         return after
 
-    def _member(self, start: int, value_start: int) -> _Member:
+    def _member(self, start: int, key_end: int, value_start: int) -> _Member:
         if self._text[value_start : value_start + 1] == '"':
             value, end = _scan_string(self._text, value_start + 1)
-            return _Member(start, value_start, end, value, is_string=True)
+            return _Member(start, key_end, value_start, end, value, is_string=True)
         match = _SCALAR.match(self._text, value_start)
         if match is None:
             self._syntax(value_start)
-        return _Member(start, value_start, match.end(), match[0], is_string=False)
+        return _Member(start, key_end, value_start, match.end(), match[0], is_string=False)
 
     def _upload(
         self,
@@ -301,19 +304,15 @@ class _Scanner:
             if size is None or size.is_string or _SIZE.fullmatch(size.value) is None:
                 raise InvalidInputError("must be an integer from 0 to 2^53 or null", f"{place}.size")
             size_number = check_size(int(size.value), f"{place}.size")
-        colon = self._colon_of(local)
+        colon = self._text[local.key_end : local.value_start]
         target = _Target(local, digest, size, colon, *gaps)
         self._found.append((Upload(local.value, digest_text, size_number, path), target))
 
-    def _colon_of(self, member: _Member) -> str:
-        key_end = _scan_string(self._text, member.start + 1)[1]
-        return self._text[key_end : member.value_start]
-
-    def _key(self, position: int, seen: set[str], path: str) -> tuple[str, int]:
-        """Read a key and its colon; return it and where its value starts."""
+    def _key(self, position: int, seen: set[str], path: str) -> tuple[str, int, int]:
+        """Read a key and its colon; return it, where it ends, and where its value starts."""
         match = _PLAIN_KEY.match(self._text, position)
         if match is not None:
-            key, value_start = match[1], match.end()
+            key, end, value_start = match[1], match.end(1) + 1, match.end()
         else:
             if self._text[position : position + 1] != '"':
                 self._syntax(position)
@@ -322,7 +321,7 @@ class _Scanner:
         if key in seen:
             raise InvalidInputError(f"has the key {quoted(key)} twice", within(self._where, path))
         seen.add(key)
-        return key, value_start
+        return key, end, value_start
 
     def _next(self, position: int, closing: str) -> tuple[bool, int, int]:
         """Read what follows a value: whether it is the closing bracket, where the gap starts, and where it ends."""
