@@ -16,6 +16,12 @@ PINS = "pins/"
 TMP = "tmp/"
 DAMAGED = "damaged/"
 GC = "gc/"
+POLICY = "policy.json"
+GC_RUNS = "gc/runs/"
+GC_RUNNING = "gc/running/"
+GC_STATE = "gc/state/"
+GC_HITS = "gc/hits/"
+GC_EPOCHS = "gc/epochs/"
 
 
 def blob(digest: str) -> str:
@@ -41,6 +47,11 @@ def entry(key_hex: str, stage: str | None, result_class: str) -> str:
 def entries_of(key_hex: str) -> str:
     """The prefix of all entries of a key: every stage and class."""
     return f"results/{key_hex[:2]}/{key_hex}/"
+
+
+def pin(name: str) -> str:
+    """A named root."""
+    return f"pins/{name}"
 
 
 def damaged(digest: str, nonce: str) -> str:

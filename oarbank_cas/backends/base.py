@@ -24,6 +24,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from oarbank_cas.errors import UnsupportedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
@@ -105,11 +107,13 @@ class Backend(ABC):
         atomic_move: `rename` and `touch` work, and `rename` is one atomic step. Elsewhere an object is moved aside by
             `copy` and `delete`.
         group_commit: committing many objects in one call is much cheaper than one by one.
+        expiring_delete: `delete_expiring` works.
     """
 
     where: str
     atomic_move: bool
     group_commit: bool
+    expiring_delete: bool = False
 
     @abstractmethod
     def now(self) -> int:
@@ -161,6 +165,26 @@ class Backend(ABC):
     def delete(self, name: str, expected: str | None = None) -> bool:
         """Remove `name`, or only its incarnation `expected`. False where there was nothing to remove."""
 
+    def delete_many(self, names: Sequence[str]) -> int:
+        """Remove each of `names`; how many stood. To find one gone already is success."""
+        return sum(self.delete(name) for name in names)
+
+    def delete_expiring(self, name: str, issued_ns: int, life_s: int) -> bool:
+        """Where `expiring_delete`: remove `name`, but never later than `life_s` seconds after `issued_ns`.
+
+        The storage itself refuses a request that reaches it later, by its own time; however long the caller, the
+        network or a gateway held it back. After an error the removal may still happen, until that moment.
+
+        Returns:
+            False where there was nothing to remove.
+
+        Raises:
+            ConflictError: it was refused as too late; nothing was removed.
+            UnsupportedError: the storage cannot promise this.
+        """
+        del issued_ns, life_s
+        raise UnsupportedError(f"{self.where} cannot refuse a late delete of {name}")
+
     @abstractmethod
     def copy(self, name: str, to: str) -> ObjectStat | None:
         """Create `to` with the bytes of `name` and a fresh time, if `to` is absent; else None.
@@ -180,6 +204,14 @@ class Backend(ABC):
             ConflictError: `to` stands already.
             UnsupportedError: the storage cannot rename.
         """
+
+    def rename_many(self, moves: Sequence[tuple[str, str, str]]) -> list[bool]:
+        """Like `rename` for each (name, to, expected), in order, with shared flushes."""
+        return [self.rename(name, to, expected) for name, to, expected in moves]
+
+    def touch_many(self, names: Sequence[str]) -> list[ObjectStat | None]:
+        """Like `touch` for each name, in order, with shared flushes."""
+        return [self.touch(name) for name in names]
 
     @abstractmethod
     def touch(self, name: str) -> ObjectStat | None:

@@ -68,6 +68,7 @@ class MemoryBackend(Backend):
         self.where = f"memory:{id(self):x}"
         self.atomic_move = atomic_move
         self.group_commit = False
+        self.expiring_delete = not atomic_move
         self._clock = clock
         self._granularity_ns = granularity_ns
         self._objects: dict[str, tuple[ObjectStat, bytes]] = {}
@@ -135,6 +136,14 @@ class MemoryBackend(Backend):
                 return False
             del self._objects[name]
             return True
+
+    def delete_expiring(self, name: str, issued_ns: int, life_s: int) -> bool:
+        """See `Backend.delete_expiring`."""
+        if not self.expiring_delete:
+            return super().delete_expiring(name, issued_ns, life_s)
+        if self.now() > issued_ns + life_s * 10**9:
+            raise ConflictError(f"{self.where} refused a delete of {name} that came after its time")
+        return self.delete(name)
 
     def copy(self, name: str, to: str) -> ObjectStat | None:
         """See `Backend.copy`."""
