@@ -8,13 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from oarbank_cas.backends.base import Backend
-
-settings.register_profile(
-    "store", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
 
 GRANTED = max(1, int(float(os.environ.get("OARBANK_CAS_TEST_BUDGET", "1"))))
 
@@ -117,15 +112,15 @@ def race():
     children = []
 
     def run(program, *argument_lists):
-        for arguments in argument_lists:
-            children.append(
-                subprocess.Popen(
-                    [sys.executable, "-c", prologue + program, *map(str, arguments)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
+        children.extend(
+            subprocess.Popen(
+                [sys.executable, "-c", prologue + program, *map(str, arguments)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
+            for arguments in argument_lists
+        )
         for child in children:
             assert child.stdout.readline() == "ready\n"
         for child in children:

@@ -59,8 +59,11 @@ def put():
 
     def create(backend, name, data):
         incoming = backend.incoming(len(data))
-        incoming.write(data)
-        return backend.commit([(name, incoming)])[0]
+        try:
+            incoming.write(data)
+            return backend.commit([(name, incoming)])[0]
+        finally:
+            incoming.discard()
 
     return create
 

@@ -444,6 +444,42 @@ class TestListing:
         assert failed == []
 
 
+class TestManyAtOnce:
+    def test_removing_many(self, backend, put):
+        for name in ("x/a", "x/b", "x/c"):
+            put(backend, name, b"1")
+        assert backend.delete_many(["x/a", "x/none", "x/c"]) == 2
+        assert names_of(backend.listing("x/")) == ["x/b"]
+        assert backend.delete_many([]) == 0
+
+    def test_moving_and_touching_many(self, backend, put):
+        if not backend.atomic_move:
+            pytest.skip("this storage copies and deletes")
+        stats = [put(backend, f"x/{n}", b"%d" % n) for n in range(8)]
+        moves = [(stat.name, f"y/{n}/b", "nonsense" if n == 3 else stat.validator) for n, stat in enumerate(stats)]
+        assert backend.rename_many(moves) == [n != 3 for n in range(8)]
+        assert names_of(backend.listing("x/")) == ["x/3"]
+        assert [backend.read(f"y/{n}/b", 9)[0] for n in range(8) if n != 3] == [b"%d" % n for n in range(8) if n != 3]
+        before = backend.now()
+        touched = backend.touch_many(["y/0/b", "y/3/b", "y/7/b"])
+        assert touched == [backend.stat("y/0/b"), None, backend.stat("y/7/b")]
+        assert touched[0].time_ns >= before
+        assert backend.rename_many([]) == backend.touch_many([]) == []
+
+    def test_a_delete_that_comes_too_late_is_refused(self, backend, put):
+        put(backend, "x/a", b"1")
+        if not backend.expiring_delete:
+            with pytest.raises(UnsupportedError):
+                backend.delete_expiring("x/a", backend.now(), 60)
+            assert backend.stat("x/a") is not None
+            return
+        with pytest.raises(ConflictError):
+            backend.delete_expiring("x/a", backend.now() - 120 * 10**9, 60)
+        assert backend.stat("x/a") is not None
+        assert backend.delete_expiring("x/a", backend.now(), 60) is True
+        assert backend.delete_expiring("x/a", backend.now(), 60) is False
+
+
 class TestTheRest:
     def test_flushing_needs_no_more_than_names(self, backend, put):
         put(backend, "x/a", b"1")
