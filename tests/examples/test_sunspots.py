@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -169,6 +170,15 @@ def test_a_change_that_ends_at_stage_one(first, store, tmp_path):
     assert len(run.resample) == 1
     assert run.period == []
     assert run.keys[1] == first[1].keys[1]
+
+
+def test_two_drivers_at_once(tmp_path):
+    with ThreadPoolExecutor() as pool:
+        runs = list(pool.map(lambda name: drive(tmp_path / "store", tmp_path / name), ("one", "two")))
+    assert [run.code for run in runs] == [0, 0], [run.err for run in runs]
+    assert runs[0].answer == runs[1].answer
+    with Store.open(tmp_path / "store", read_only=True) as store:
+        assert all(store.lookup(key).hit for key in runs[0].keys)
 
 
 def test_another_parameter_is_a_miss(store, tmp_path):
