@@ -14,7 +14,14 @@ from oarbank_cas.agent.stage import Mounted, Resolver, Stager
 from oarbank_cas.backends.local import LocalBackend
 from oarbank_cas.backends.readonly import ReadOnlyBackend
 from oarbank_cas.blobs import Blob, BlobReader, Blobs
-from oarbank_cas.errors import ConflictError, NotFoundError, UnavailableError, UnsupportedError
+from oarbank_cas.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnavailableError,
+    UnsupportedError,
+)
 from oarbank_cas.intake import Intake, PathSource
 from oarbank_cas.lookups import Lookup, Lookups
 from oarbank_cas.results import MAX_INLINE_KB, Origin, Recorded, Results
@@ -97,6 +104,7 @@ class Store:
 
         Raises:
             ConflictError: the store that is there has other numbers, or the directory cannot be made.
+            PermissionDeniedError: it may not be made.
             InvalidInputError: a number is out of range.
         """
         asked = {"session_s": session_s, "grace_s": grace_s, "slack_s": slack_s}
@@ -106,6 +114,8 @@ class Store:
         descriptors.new(**spans, created="")
         try:
             os.makedirs(path, exist_ok=True)
+        except PermissionError as error:
+            raise PermissionDeniedError(f"cannot make the directory {path}: {error.strerror}") from error
         except OSError as error:
             raise ConflictError(f"cannot make the directory {path}: {error.strerror}") from error
         backend = LocalBackend(path)
@@ -286,17 +296,30 @@ def directory_of(url: str | os.PathLike[str]) -> str:
 
     Raises:
         UnsupportedError: the URL is of another kind of storage.
+        InvalidInputError: it names no directory.
     """
     text = os.fspath(url)
+    if not text or "\0" in text:
+        raise InvalidInputError("is no path of a directory", f"store {text!r}")
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)  # one letter alone is a Windows drive
     if match is None:
         return text
     if match[1].lower() != "file":
-        raise UnsupportedError(f"{text}: this version opens directories only, by a path or a file: URL")
+        raise UnsupportedError(
+            f"{text}: this version opens directories only, by a path or a file: URL (a path with a colon: ./{text})"
+        )
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
-    return url2pathname(urlsplit(text).path)
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
+        raise InvalidInputError(
+            "names no directory of this machine: write file:///path, with ? and # as %3F and %23", text
+        )
+    path = url2pathname(parts.path)
+    if not os.path.isabs(path) or "\0" in path:
+        raise InvalidInputError("names no directory: write file:///path", text)
+    return path
 
 
 def _create_descriptor(backend: Backend, spans: dict[str, int]) -> bool:

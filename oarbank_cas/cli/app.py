@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import json
 import os
 import sys
-from typing import NoReturn
+import traceback
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import click
 
 from oarbank_cas import __version__
-from oarbank_cas.cli.session import Session
+from oarbank_cas.cli.session import NAME, Session, complain, error_document
 from oarbank_cas.errors import CasError
-
-NAME = "oarbank-cas"
 
 _HOMES = {
     "init": "stores",
@@ -35,11 +35,25 @@ _HOMES = {
 
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
+_BUG = 70
 _IO_ERROR = 74
+_NO_PERMISSION = 77
+
+
+class _UnreadError(Exception):
+    """Nobody reads stdout any more. Click would end with 1 then, which means "no" here."""
+
+
+@contextlib.contextmanager
+def _noticing_unread() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _UnreadError from error
 
 
 class _Commands(click.Group):
-    """A group whose commands are imported when they are named."""
+    """A group whose commands are imported when they are named, and each of which takes `--json` too."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -52,14 +66,45 @@ class _Commands(click.Group):
             return None
         command = getattr(importlib.import_module(f"oarbank_cas.cli.{home}"), cmd_name)
         assert isinstance(command, click.Command)
+        if not any(param.name == "json_too" for param in command.params):
+            command.params.append(
+                click.Option(
+                    ["--json", "json_too"],
+                    is_flag=True,
+                    expose_value=False,
+                    callback=_json_too,
+                    help="The same as before the command.",
+                )
+            )
         return command
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,  # noqa: ANN401 - as in click
+    ) -> click.Context:
+        with _noticing_unread():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as in click
+        with _noticing_unread():
+            return super().invoke(ctx)
+
+
+def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    session = ctx.find_object(Session)
+    if value and session is not None:
+        session.as_json = True
 
 
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 yes or done; 1 no (a miss, absent); 2 usage; 65 invalid or corrupt data; 69 no store, or out "
-    "of reach; 73 cannot create; 74 I/O error; 75 try again later; 77 permission.",
+    "of reach; 70 a bug; 73 cannot create; 74 I/O error; 75 try again later; 77 permission.",
 )
 @click.option(
     "--store",
@@ -88,29 +133,61 @@ def cli(ctx: click.Context, store: str | None, config: str | None, as_json: bool
 
 def main() -> NoReturn:
     """Run the command line and exit."""
+    _open_closed_streams()
+    try:
+        code = _run()
+        sys.stdout.flush()
+    except (_UnreadError, BrokenPipeError):
+        code = _PIPE_CLOSED
+        _forget_stdout()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            complain(f"output: {error.strerror or error}")
+        code = _IO_ERROR
+        _forget_stdout()
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         code = cli.main(prog_name=NAME, standalone_mode=False)
-        sys.stdout.flush()
     except CasError as error:
-        sys.exit(_fail(error))
+        return _failed(str(error), type(error).__name__, error.exit_code)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return _failed(error.format_message(), type(error).__name__, error.exit_code, told=True)
     except (click.Abort, KeyboardInterrupt):
-        click.echo(f"{NAME}: interrupted", err=True)
-        sys.exit(_INTERRUPTED)
-    except BrokenPipeError:
-        # Nobody reads on; the interpreter's own flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_PIPE_CLOSED)
+        return _failed("interrupted", "KeyboardInterrupt", _INTERRUPTED)
+    except (_UnreadError, BrokenPipeError):
+        raise
     except OSError as error:
-        click.echo(f"{NAME}: {error.filename or 'output'}: {error.strerror or error}", err=True)
-        sys.exit(_IO_ERROR)
-    sys.exit(code if isinstance(code, int) else 0)
+        code = _NO_PERMISSION if isinstance(error, PermissionError) else _IO_ERROR
+        return _failed(f"{error.filename or 'output'}: {error.strerror or error}", type(error).__name__, code)
+    except Exception as error:  # noqa: BLE001 - the interpreter would end with 1, which means "no" here
+        traceback.print_exc()
+        return _failed(f"this is a bug, please report it: {error!r}", type(error).__name__, _BUG)
+    return code if isinstance(code, int) else 0
 
 
-def _fail(error: CasError) -> int:
-    click.echo(f"{NAME}: {error}", err=True)
-    if "--json" in sys.argv[1:]:
-        click.echo(json.dumps({"error": str(error), "kind": type(error).__name__, "exit_code": error.exit_code}))
-    return error.exit_code
+def _failed(message: str, kind: str, code: int, *, told: bool = False) -> int:
+    if not told:
+        complain(message)
+    options = sys.argv[1:]
+    if "--" in options:
+        options = options[: options.index("--")]
+    if "--json" in options:
+        click.echo(error_document(message, kind, code))
+    return code
+
+
+def _open_closed_streams() -> None:
+    """Lead streams that the caller closed nowhere, so that no file of the store gets their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+
+
+def _forget_stdout() -> None:
+    """Lead stdout nowhere: the interpreter's own flush at exit must not fail again, and change the exit code."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

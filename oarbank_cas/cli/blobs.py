@@ -45,7 +45,7 @@ def put(session: Session, paths: tuple[str, ...]) -> None:
         )
         return
     for path, blob in zip(paths, blobs, strict=True):
-        click.echo(f"{blob.digest}  {blob.size}  {path}")
+        session.line(f"{blob.digest}  {blob.size}  {path}")
 
 
 @click.command()
@@ -109,7 +109,7 @@ def stat(session: Session, digests: tuple[str, ...]) -> int:
         )
     else:
         for digest, blob in found:
-            click.echo(f"{digest}  {f'{blob.size}  {_age(blob.time_ns, now)} s old' if blob else 'absent'}")
+            session.line(f"{digest}  {f'{blob.size}  {_age(blob.time_ns, now)} s old' if blob else 'absent'}")
     return 0 if all(blob for _, blob in found) else 1
 
 

@@ -70,7 +70,7 @@ def invalidate(
         verb = "brought back" if undo else "ended"
         for item in done:
             said = f"would be {verb}" if dry_run else verb if item["changed"] else "nothing to do"
-            click.echo(f"{said}  {item['job_key']}  {item['class']}")
+            session.line(f"{said}  {item['job_key']}  {item['class']}")
     return 0 if done and any(item["changed"] for item in done) else 1
 
 

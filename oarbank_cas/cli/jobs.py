@@ -90,9 +90,9 @@ def _tell(session: Session, recorded: Recorded, uploaded: Uploaded | None) -> No
         )
     if not recorded.recorded:
         session.note(f"another result was recorded first, by {recorded.header.get('recorded_by')}; it stands")
-    click.echo(f"{'recorded' if recorded.recorded else 'stands'}  {recorded.job_key}  {recorded.result_class}")
+    session.line(f"{'recorded' if recorded.recorded else 'stands'}  {recorded.job_key}  {recorded.result_class}")
     for name, dataset in recorded.datasets.items():
-        click.echo(f"{dataset}  {name}")
+        session.line(f"{dataset}  {name}")
 
 
 @click.command()

@@ -89,7 +89,7 @@ def entry_filter(module: str | None, host: str | None, since: str | None, until:
 @click.argument("what", type=click.Choice(["entries", "blobs"]), default="entries")
 @entry_filter_options
 @pass_session
-def ls(session: Session, what: str, module: str | None, host: str | None, since: str | None, until: str | None) -> None:
+def ls(session: Session, what: str, module: str | None, host: str | None, since: str | None, until: str | None) -> int:
     """List entries (the default) or blobs, in the order of their names.
 
     \b
@@ -103,10 +103,10 @@ def ls(session: Session, what: str, module: str | None, host: str | None, since:
     store = session.store(read_only=True)
     items = _blobs(store) if what == "blobs" else _entries(store, wanted)
     if session.as_json:
-        session.documents(what, (document for document, _ in items))
-        return
+        return session.documents(what, (document for document, _ in items))
     for _, line in items:
-        click.echo(line)
+        session.line(line)
+    return 0
 
 
 def _blobs(store: Store) -> Iterator[tuple[dict[str, Any], str]]:

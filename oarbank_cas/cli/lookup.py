@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oarbank_cas.cli.session import Session, pass_session
+from oarbank_cas.cli.session import Session, complain, pass_session
 
 if TYPE_CHECKING:
     from oarbank_cas.lookups import Lookup
+
+_MAX_LINE = 1024
+"""Bytes of a line of stdin that are read at once: far more than a key has."""
 
 
 def answer_document(answer: Lookup) -> dict[str, Any]:
@@ -63,13 +66,20 @@ def lookup(session: Session, keys: tuple[str, ...], result_class: str, no_comple
         statuses.add(answer.status)
         click.echo(json.dumps(answer_document(answer)))
         if answer.error is not None:
-            click.echo(f"oarbank-cas: {answer.error}", err=True)
+            complain(str(answer.error))
     return 69 if "error" in statuses else 1 if "miss" in statuses else 0
 
 
 def _keys(keys: tuple[str, ...]) -> Iterator[str]:
     for key in keys:
         if key == "-":
-            yield from (line.strip() for line in sys.stdin if line.strip())
+            yield from _lines()
         else:
+            yield key
+
+
+def _lines() -> Iterator[str]:
+    while line := sys.stdin.buffer.readline(_MAX_LINE):
+        key = line.strip().decode("ascii", "backslashreplace")
+        if key:
             yield key

@@ -53,7 +53,7 @@ def stage(session: Session, spec: str, workdir: str) -> None:
     for each in mounted:
         name = f"inputs.{each.name}" if each.name else "dataset"
         state = "placed" if each.placed else "there already"
-        click.echo(f"{name}  {each.dataset}  {each.mount}  {each.files} files, {each.size} bytes, {state}")
+        session.line(f"{name}  {each.dataset}  {each.mount}  {each.files} files, {each.size} bytes, {state}")
 
 
 @click.command()
@@ -91,7 +91,7 @@ def fetch(session: Session, what: str, part: str | None, output: str, result_cla
             }
         )
     else:
-        click.echo(
+        session.line(
             f"{len(files)} files, {size} bytes in {output} ({written} written, {len(files) - written} there already)"
         )
 

@@ -14,10 +14,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oarbank_cas.cli import settings
-from oarbank_cas.errors import InvalidInputError
+from oarbank_cas.errors import CasError, InvalidInputError
 
 if TYPE_CHECKING:
     from oarbank_cas.store import Store
+
+
+NAME = "oarbank-cas"
+
+
+def shown(text: str) -> str:
+    """A text from outside for people: on one line, what could steer a terminal or is no character escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def complain(message: str) -> None:
+    """Say on stderr what went wrong."""
+    click.echo(f"{NAME}: {shown(message)}".encode("utf-8", "backslashreplace"), err=True)
+
+
+def error_document(message: str, kind: str, exit_code: int) -> str:
+    """What went wrong, as JSON."""
+    return json.dumps({"error": message, "kind": kind, "exit_code": exit_code})
 
 
 class Session:
@@ -54,21 +74,34 @@ class Session:
 
     # -- printing
 
+    def line(self, text: str) -> None:
+        """Print one line for people, in UTF-8 whatever the locale says."""
+        click.echo(shown(text).encode("utf-8", "backslashreplace"))
+
     def document(self, document: Mapping[str, Any]) -> None:
         """Print one JSON document, on one line."""
         click.echo(json.dumps(document))
 
-    def documents(self, name: str, items: Iterable[Mapping[str, Any]]) -> None:
-        """Print one JSON document with a list of any length, as it comes."""
+    def documents(self, name: str, items: Iterable[Mapping[str, Any]]) -> int:
+        """Print one JSON document with a list of any length, as it comes; the exit code.
+
+        An error on the way ends the list, and stands behind it: what was printed stays one document.
+        """
         click.echo(f'{{"{name}": [', nl=False)
-        for number, item in enumerate(items):
-            click.echo(("," if number else "") + "\n" + json.dumps(item), nl=False)
+        try:
+            for number, item in enumerate(items):
+                click.echo(("," if number else "") + "\n" + json.dumps(item), nl=False)
+        except CasError as error:
+            click.echo("\n], " + error_document(str(error), type(error).__name__, error.exit_code)[1:])
+            complain(str(error))
+            return error.exit_code
         click.echo("\n]}")
+        return 0
 
     def note(self, text: str) -> None:
         """Tell a person something, on stderr; not with `-q`."""
         if self.verbosity >= 0:
-            click.echo(text, err=True)
+            click.echo(shown(text).encode("utf-8", "backslashreplace"), err=True)
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int], None] | None]:

@@ -15,6 +15,7 @@ DEFAULT_STORE = ".oarbank-cas"
 STORE_VARIABLE = "OARBANK_CAS_STORE"
 
 _KNOWN = {"store"}
+_MAX_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,21 @@ def read(path: str | None) -> Settings:
     for candidate in candidates:
         try:
             with open(candidate, "rb") as file:
-                return _checked(tomllib.load(file), candidate)
-        except FileNotFoundError:
+                data = file.read(_MAX_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise InvalidInputError(f"cannot be read: {error.strerror}", candidate) from error
+            raise InvalidInputError(
+                f"cannot be read: {error.strerror}; name the store with --store", candidate
+            ) from error
+        if len(data) > _MAX_BYTES:
+            raise InvalidInputError(f"has more than {_MAX_BYTES} bytes", candidate)
+        try:
+            return _checked(tomllib.loads(data.decode()), candidate)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidInputError(f"is not TOML: {error}", candidate) from error
+        except RecursionError:
+            raise InvalidInputError("is nested too deeply", candidate) from None
     if path:
         raise InvalidInputError("is missing", path)
     return Settings()

@@ -42,7 +42,7 @@ def init(session: Session, session_s: int | None, grace_s: int | None, slack_s: 
                 }
             )
         else:
-            click.echo(f"{'made' if made else 'there already'}: {store.backend.where} (id {said.id})")
+            session.line(f"{'made' if made else 'there already'}: {store.backend.where} (id {said.id})")
 
 
 @click.command()
