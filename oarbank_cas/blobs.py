@@ -7,22 +7,26 @@ to their name are moved to `damaged/`, for people, and are never served again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
 import secrets
-import time
+import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from oarbank_cas import layout
 from oarbank_cas.contracts.canonical import check_digest
 from oarbank_cas.errors import CasError, ConflictError, CorruptError, NotFoundError, StorageIOError
+from oarbank_cas.presence import Presence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from oarbank_cas.backends.base import Backend, ObjectStat, Reader
+
+_Found = TypeVar("_Found")
 
 CHUNK = 2**20
 """Bytes that one step of reading and hashing takes."""
@@ -120,9 +124,7 @@ class Blobs:
 
         Not for writers: a fossil may be purged while they rely on it.
         """
-        found = self._backend.stat(layout.blob(digest))
-        if found is None:
-            found = next(self._fossils(digest), None) or self._backend.stat(layout.blob(digest))
+        found = self._search(digest, self._backend.stat)
         return found.size if found else None
 
     def revive(self, digest: str) -> ObjectStat | None:
@@ -148,19 +150,38 @@ class Blobs:
 
     def _open(self, digest: str, start: int = 0) -> Reader:
         check_digest(digest, "digest")
+
+        def look(name: str) -> Reader | None:
+            try:
+                return self._backend.open(name, start)
+            except NotFoundError:
+                return None
+
+        found = self._search(digest, look)
+        if found is None:
+            raise NotFoundError(f"blob {digest} is not in the store {self._backend.where}")
+        return found
+
+    def _search(self, digest: str, look: Callable[[str], _Found | None]) -> _Found | None:
+        """What `look` finds under the blob's name, or under one of its fossils'.
+
+        A slow look, or a fossil that went under it, may have missed the blob on its way back: then again.
+        """
         while True:
-            began = time.monotonic()
-            with contextlib.suppress(NotFoundError):
-                return self._backend.open(layout.blob(digest), start)
+            began = Presence.moment()
+            found = look(layout.blob(digest))
+            if found is not None:
+                return found
             vanished = False
             for fossil in self._fossils(digest):
-                try:
-                    return self._backend.open(fossil.name, start)
-                except NotFoundError:
-                    vanished = True
-            # A slow look, or a fossil purged under it, may have missed the blob on its way back.
-            if not vanished and time.monotonic() - began < self._session_s:
-                raise NotFoundError(f"blob {digest} is not in the store {self._backend.where}")
+                found = look(fossil.name)
+                if found is not None:
+                    return found
+                vanished = True
+            # By both clocks: one of them stops while a laptop sleeps, the other may be set.
+            took = max(now - then for now, then in zip(Presence.moment(), began, strict=True))
+            if not vanished and took < self._session_s:
+                return None
 
     def open(self, digest: str) -> BlobReader:
         """A blob's bytes as a binary stream, verified at its end.
@@ -244,8 +265,7 @@ class Blobs:
             StorageIOError: writing failed.
         """
         target = os.path.abspath(path)
-        if os.path.isdir(target):
-            raise ConflictError(f"{target} is a directory: name a file")
+        check_replaceable(target)
         partial = os.path.join(os.path.dirname(target), f".oarbank-cas-{secrets.token_hex(8)}")
         try:
             fd = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
@@ -261,6 +281,8 @@ class Blobs:
         except BaseException as error:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise StorageIOError(f"{target}: {error.strerror}") from error
             if isinstance(error, OSError):
                 raise ConflictError(f"cannot create {target}: {error.strerror}") from error
             raise
@@ -305,6 +327,22 @@ class Blobs:
         except CasError as error:
             return f"it could not be set aside ({error})"
         return f"they were set aside as {target}" if moved else "it is gone already"
+
+
+def check_replaceable(target: str) -> None:
+    """Check that a new file may take the place of what stands at a path: nothing, or a regular file.
+
+    Raises:
+        ConflictError: a directory stands there, or a device or pipe, which would be replaced and not written to.
+    """
+    try:
+        mode = os.stat(target).st_mode
+    except OSError:
+        return  # nothing, or out of reach, which creating the new file will tell
+    if stat.S_ISDIR(mode):
+        raise ConflictError(f"{target} is a directory: name a file")
+    if not stat.S_ISREG(mode):
+        raise ConflictError(f"{target} is no regular file: name one, or write to stdout and redirect that")
 
 
 def _hash_reader(reader: Reader) -> str:

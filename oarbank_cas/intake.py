@@ -86,9 +86,11 @@ class PathSource:
             fd = os.open(self.path, flags)
         except OSError as error:
             raise InvalidInputError(f"cannot be read: {error.strerror}", self.path) from error
-        if not stat_bits.S_ISREG(os.fstat(fd).st_mode):
+        mode = os.fstat(fd).st_mode
+        if not stat_bits.S_ISREG(mode):
             os.close(fd)
-            raise InvalidInputError("is not a regular file (for a pipe, use -)", self.path)
+            what = "is a directory" if stat_bits.S_ISDIR(mode) else "is a pipe or a device"
+            raise InvalidInputError(f"{what}, not a regular file", self.path)
         return fd
 
 
@@ -203,11 +205,13 @@ class Intake:
             return work(sources)
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="oarbank-cas-put") as pool:
             futures = [pool.submit(work, part) for part in parts]
-            failed = next((f for f in wait(futures, return_when=FIRST_EXCEPTION).done if f.exception()), None)
-            if failed is not None:
+            try:
+                for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                    future.result()
+            except BaseException:  # an interrupt too: what has not begun need not
                 for future in futures:
                     future.cancel()
-                failed.result()
+                raise
             return [blob for future in futures for blob in future.result()]
 
     def require(self, sizes: Mapping[str, int]) -> list[str]:

@@ -143,7 +143,13 @@ class Lookups:
             return miss("corrupt", "the entry belongs to another key, stage or class; record the result again", {})
         if isinstance(found, Tombstone):
             return miss(found.cause, found.told, header)
-        if complete:
+        if not complete:
+            # Otherwise seen to where the references are read.
+            try:
+                str(found.envelope, "utf-8")
+            except UnicodeDecodeError:
+                return miss("corrupt", "the entry's envelope is not UTF-8; record the result again", header)
+        else:
             try:
                 missing = self._missing(found, remember=remember)
             except CorruptError as error:
@@ -181,7 +187,7 @@ class Lookups:
 def _wanted(found: Entry) -> dict[str, int | None]:
     """Every blob that an entry needs, with its size where the envelope says it."""
     try:
-        wanted: dict[str, int | None] = dict(references(json.loads(found.envelope)))
+        wanted: dict[str, int | None] = dict(references(json.loads(str(found.envelope, "utf-8"))))
         for dataset in found.datasets.values():
             wanted.setdefault(parse_dataset(dataset))
     except (ValueError, RecursionError, AttributeError, InvalidInputError) as error:

@@ -10,11 +10,12 @@ import secrets
 import shutil
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 from oarbank_cas.agent.workdir import Folder, kind_of
+from oarbank_cas.blobs import check_replaceable
 from oarbank_cas.contracts.manifest import FileRef
 from oarbank_cas.errors import ConflictError, StorageIOError
 
@@ -26,6 +27,7 @@ ORDINARY = 0o666
 
 _PARTIAL = ".oarbank-cas-"
 _TASK_FILES = 64
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _CREATE = (
     os.O_RDWR
     | os.O_CREAT
@@ -63,23 +65,31 @@ def place_tree(root: Folder, mount: str, files: Sequence[FileRef], write: Writer
                     _check_same(standing, files, mount)
                     return False
         partial = _PARTIAL + secrets.token_hex(8)
+        placed = False
         try:
             with parent.make(partial) as tree:
                 _fill(tree, files, write, READ_ONLY)
-            _into_place(parent, partial, name, mount, found is not None)
-        except BaseException:
-            shutil.rmtree(parent.at(partial), ignore_errors=True, dir_fd=parent.fd)
-            raise
-    return True
+            placed = _into_place(parent, partial, name, mount, files)
+        finally:
+            if not placed:
+                shutil.rmtree(parent.at(partial), ignore_errors=True, dir_fd=parent.fd)
+    return placed
 
 
-def _into_place(parent: Folder, partial: str, name: str, mount: str, empty_stands: bool) -> None:
+def _into_place(parent: Folder, partial: str, name: str, mount: str, files: Sequence[FileRef]) -> bool:
+    """Give a filled folder its name; False where another has just placed the same."""
     try:
-        if empty_stands:
-            os.rmdir(parent.at(name), dir_fd=parent.fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(parent.at(name), dir_fd=parent.fd)  # an empty folder is no obstacle
         os.rename(parent.at(partial), parent.at(name), src_dir_fd=parent.fd, dst_dir_fd=parent.fd)
     except OSError as error:
-        raise ConflictError(f"{mount}: {error.strerror}; something was put there meanwhile: remove it") from error
+        found = parent.lstat(name)
+        if found is None or not stat.S_ISDIR(found.st_mode):
+            raise ConflictError(f"{mount}: {error.strerror}; something was put there meanwhile: remove it") from error
+        with parent.enter(name) as standing:
+            _check_same(standing, files, mount)
+        return False
+    return True
 
 
 def _fill(tree: Folder, files: Sequence[FileRef], write: Writer, mode: int) -> None:
@@ -117,7 +127,7 @@ def _write_new(inside: Folder, name: str, file: FileRef, write: Writer, mode: in
     try:
         fd = os.open(inside.at(name), _CREATE, mode, dir_fd=inside.fd)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _FULL:
             raise StorageIOError(f"{label}: {error.strerror}; free some space and run this again") from error
         raise ConflictError(f"cannot create {label}: {error.strerror}") from error
     try:
@@ -144,11 +154,27 @@ def place_file(root: Folder, path: str, file: FileRef, write: Writer) -> bool:
         partial = _PARTIAL + secrets.token_hex(8)
         try:
             _write_new(parent, partial, file, write, ORDINARY)
-            os.rename(parent.at(partial), parent.at(name), src_dir_fd=parent.fd, dst_dir_fd=parent.fd)
-        except BaseException:
+            return _name_new(parent, partial, name, file, path)
+        finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(parent.at(partial), dir_fd=parent.fd)
-            raise
+
+
+def _name_new(parent: Folder, partial: str, name: str, file: FileRef, label: str) -> bool:
+    """Give a written file its name, and take no other's place; False where the same was put there meanwhile."""
+    try:
+        os.link(parent.at(partial), parent.at(name), src_dir_fd=parent.fd, dst_dir_fd=parent.fd, follow_symlinks=False)
+    except FileExistsError:
+        check_same_file(parent, name, file, label)
+        return False
+    except (OSError, NotImplementedError):  # no hard links here: a rename may take the place of what comes just now
+        if parent.lstat(name) is not None:
+            check_same_file(parent, name, file, label)
+            return False
+        try:
+            os.rename(parent.at(partial), parent.at(name), src_dir_fd=parent.fd, dst_dir_fd=parent.fd)
+        except OSError as error:
+            raise ConflictError(f"cannot create {label}: {error.strerror}") from error
     return True
 
 
@@ -157,8 +183,10 @@ def write_document(path: str, data: bytes) -> None:
 
     Raises:
         ConflictError: it cannot be created.
+        StorageIOError: no space is left.
     """
     target = os.path.abspath(path)
+    check_replaceable(target)
     partial = os.path.join(os.path.dirname(target), _PARTIAL + secrets.token_hex(8))
     try:
         with open(partial, "xb") as file:
@@ -169,6 +197,8 @@ def write_document(path: str, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(partial)
+        if error.errno in _FULL:
+            raise StorageIOError(f"{path}: {error.strerror}; free some space and run this again") from error
         raise ConflictError(f"cannot create {path}: {error.strerror}") from error
 
 
@@ -195,10 +225,11 @@ def _digest(folder: Folder, name: str) -> str:
 def _check_same(standing: Folder, files: Sequence[FileRef], mount: str) -> None:
     """Check that a folder holds exactly these files."""
     wanted = {file.path: file for file in files}
-    for path in _files_below(standing, ""):
+    folders = {path[:end] for path in wanted for end in range(len(path)) if path[end] == "/"}
+    for path in _found_below(standing, "", folders):
         file = wanted.pop(path, None)
         if file is None:
-            raise ConflictError(f"{mount}/{path}: a file that is not part of it stands in the mount; remove {mount}")
+            raise ConflictError(f"{mount}/{path}: is no part of what is to stand there; remove {mount}")
         *above, name = path.split("/")
         with standing.walk(above) as folder:
             check_same_file(folder, name, file, f"{mount}/{path}")
@@ -206,14 +237,15 @@ def _check_same(standing: Folder, files: Sequence[FileRef], mount: str) -> None:
         raise ConflictError(f"{mount}: something else stands there, without {min(wanted)}; remove {mount}")
 
 
-def _files_below(folder: Folder, prefix: str) -> list[str]:
-    """The paths of everything that is no directory."""
+def _found_below(folder: Folder, prefix: str, folders: Set[str]) -> list[str]:
+    """The paths of everything that is none of `folders`; no other folder is entered, however deep it goes."""
     found: list[str] = []
     for name in folder.names():
+        path = prefix + name
         status = folder.lstat(name)
-        if status is not None and stat.S_ISDIR(status.st_mode):
+        if path in folders and status is not None and stat.S_ISDIR(status.st_mode):
             with folder.enter(name) as inside:
-                found += _files_below(inside, f"{prefix}{name}/")
+                found += _found_below(inside, f"{path}/", folders)
         else:
-            found.append(prefix + name)
+            found.append(path)
     return found

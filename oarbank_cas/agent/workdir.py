@@ -22,6 +22,8 @@ _READ = (
     | getattr(os, "O_NONBLOCK", 0)
 )
 _MAX_LINKS = 8
+_KEPT_FOLDERS = 64
+_T = TypeVar("_T")
 HAS_DIR_FD = os.open in os.supports_dir_fd and os.mkdir in os.supports_dir_fd
 
 _KINDS = {
@@ -32,6 +34,14 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFLNK: "a symbolic link",
 }
+
+
+_IS_SURROGATE = 0x20000000
+"""The bit of a reparse tag that says: this stands for another name (a junction, a symbolic link)."""
+
+
+def _is_link(found: os.stat_result) -> bool:
+    return stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0) & _IS_SURROGATE)
 
 
 def kind_of(mode: int) -> str:
@@ -49,10 +59,12 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str], *, _inside: tuple[Folder, str] | None = None) -> None:
         self.path = os.path.abspath(path)
         self.fd: int | None = None
+        self._kept: dict[str, Folder] = {}
+        self._lock = threading.Lock()
         parent, name = _inside or (None, "")
         try:
             if not HAS_DIR_FD:
-                if parent is not None and stat.S_ISLNK(os.lstat(self.path).st_mode):
+                if parent is not None and _is_link(os.lstat(self.path)):
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.path)
                 os.listdir(self.path)
             elif parent is None:
@@ -60,11 +72,13 @@ class Folder:
             else:
                 self.fd = os.open(name, _READ | os.O_DIRECTORY, dir_fd=parent.fd)
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._refused(error, top=parent is None) from error
 
-    def _refused(self, error: OSError) -> InvalidInputError:
+    def _refused(self, error: OSError, *, top: bool) -> InvalidInputError:
         if error.errno == errno.ENOENT:
             return InvalidInputError("is missing", self.path)
+        if top and error.errno == errno.ENOTDIR:
+            return InvalidInputError("is not a directory", self.path)
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             return InvalidInputError("is not a directory, or a symbolic link to one, which is not followed", self.path)
         return InvalidInputError(f"cannot be opened: {error.strerror}", self.path)
@@ -121,10 +135,16 @@ class Folder:
 
     def names(self) -> list[str]:
         """The names in it, sorted."""
-        return sorted(os.listdir(self.path if self.fd is None else self.fd))
+        try:
+            return sorted(os.listdir(self.path if self.fd is None else self.fd))
+        except OSError as error:
+            raise InvalidInputError(f"cannot be read: {error.strerror}", self.path) from error
 
     def close(self) -> None:
         """Release it. Harmless when repeated."""
+        for folder in self._kept.values():
+            folder.close()
+        self._kept = {}
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None
@@ -143,17 +163,54 @@ class Folder:
         Raises:
             InvalidInputError: it is missing, leaves the folder, or is no regular file; the message names it.
         """
+        return self._act_on(local, _open_regular)
+
+    def check_file(self, local: str) -> None:
+        """Refuse what `open_file` would refuse, as far as a look without opening tells.
+
+        Raises:
+            InvalidInputError: as `open_file`.
+        """
+        self._act_on(local, _check_regular)
+
+    def _act_on(self, local: str, act: Callable[[Folder, str, str, os.stat_result], _T]) -> _T:
         path = local
         for _ in range(_MAX_LINKS):
             *directories, name = path.split("/")
-            with self.walk(directories) as folder:
+            with self._reached(directories, local) as folder:
                 found = folder.lstat(name)
                 if found is None:
                     raise InvalidInputError("is missing", local)
-                if not stat.S_ISLNK(found.st_mode):
-                    return _open_regular(folder, name, local, found)
-                path = self._link_target(os.readlink(folder.at(name), dir_fd=folder.fd), directories, local)
-        raise InvalidInputError("is a symbolic link to a link to a link ...: too many", local)
+                if not _is_link(found):
+                    return act(folder, name, local, found)
+                try:
+                    target = os.readlink(folder.at(name), dir_fd=folder.fd)
+                except OSError as error:
+                    raise _replaced(local) from error
+                path = self._link_target(target, directories, local)
+        raise InvalidInputError("leads through too many symbolic links", local)
+
+    @contextmanager
+    def _reached(self, directories: list[str], local: str) -> Iterator[Folder]:
+        """The folder at the end of `directories`. A few are kept open, since a job's files stand side by side."""
+        path = "/".join(directories)
+        folder = self._kept.get(path)
+        if folder is not None:
+            yield folder
+            return
+        try:
+            folder = self.walk(directories)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"cannot be reached: {error}", local) from error
+        with self._lock:
+            keep = self.fd is not None and len(self._kept) < _KEPT_FOLDERS and path not in self._kept
+            if keep:
+                self._kept[path] = folder
+        try:
+            yield folder
+        finally:
+            if not keep:
+                folder.close()
 
     def _link_target(self, target: str, directories: list[str], local: str) -> str:
         target = target.replace(os.sep, "/")
@@ -175,9 +232,14 @@ class Folder:
         return "/".join(parts)
 
 
-def _open_regular(folder: Folder, name: str, local: str, found: os.stat_result) -> int:
+def _check_regular(folder: Folder, name: str, local: str, found: os.stat_result) -> None:
+    del folder, name
     if not stat.S_ISREG(found.st_mode):
         raise InvalidInputError(f"is {kind_of(found.st_mode)}, not a regular file", local)
+
+
+def _open_regular(folder: Folder, name: str, local: str, found: os.stat_result) -> int:
+    _check_regular(folder, name, local, found)
     try:
         fd = os.open(folder.at(name), _READ, dir_fd=folder.fd)
     except OSError as error:
@@ -185,8 +247,12 @@ def _open_regular(folder: Folder, name: str, local: str, found: os.stat_result) 
     opened = os.fstat(fd)
     if not stat.S_ISREG(opened.st_mode) or (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino):
         os.close(fd)
-        raise StorageIOError(f"{local} was replaced while it was opened: let its writer end, then run this again")
+        raise _replaced(local)
     return fd
+
+
+def _replaced(local: str) -> StorageIOError:
+    return StorageIOError(f"{local} was replaced while it was opened: let its writer end, then run this again")
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def invalidate(
     done = []
     for each, in_class in targets:
         if dry_run:
-            changed = True
+            changed = _would_change(store, each, in_class, undo)
         elif undo:
             changed = store.undo_invalidate(each, in_class, by=who)
         else:
@@ -72,6 +72,12 @@ def invalidate(
             said = f"would be {verb}" if dry_run else verb if item["changed"] else "nothing to do"
             session.line(f"{said}  {item['job_key']}  {item['class']}")
     return 0 if done and any(item["changed"] for item in done) else 1
+
+
+def _would_change(store: Store, key: str, result_class: str, undo: bool) -> bool:
+    answer = store.lookup(key, result_class, complete=False)
+    ended = answer.header.get("kind") == "tombstone"
+    return ended if undo else not ended and answer.reason != "absent"
 
 
 def _chosen(store: Store, wanted: EntryFilter, result_class: str | None, undo: bool) -> Iterator[tuple[str, str]]:
