@@ -124,7 +124,7 @@ class Blobs:
 
         Not for writers: a fossil may be purged while they rely on it.
         """
-        found = self._search(digest, self._backend.stat)
+        found = self._search(digest, self._backend.stat) or self._backend.stat(layout.blob(digest))
         return found.size if found else None
 
     def revive(self, digest: str) -> ObjectStat | None:

@@ -263,7 +263,7 @@ class Results:
 
     def _confirm(self, created: ObjectStat, checked: Recordable, hold: Hold) -> None:
         """Rule 5: a root that came late is held anew, or withdrawn."""
-        if created.time_ns - hold.t0_ns <= self._session_ns:
+        if 0 <= created.time_ns - hold.t0_ns <= self._session_ns:
             return
         try:
             with Intake(self._backend, self._blobs) as intake:
@@ -325,6 +325,16 @@ class Results:
         restored = {"at": instants.to_text(hold.t0_ns), "by": by}
         fields = {**ended.header, "datasets": checked.datasets, "restored": restored}
         return self._place(parts, result_class, fields, checked, hold, None, standing.stat).recorded
+
+    def expire(self, stat: ObjectStat, *, by: str, reason: str) -> ObjectStat | None:
+        """End the very entry that retention judged; None where another stands by now, or none.
+
+        Args:
+            stat: the entry's object, as it was judged.
+            by: who does it.
+            reason: why, for people.
+        """
+        return self._end(stat, "expired", by, reason)
 
     def _end(self, stat: ObjectStat, cause: Cause, by: str, reason: str) -> ObjectStat | None:
         """Put a tombstone in the place of one incarnation of an entry; None where another stands by now."""
