@@ -39,6 +39,9 @@ class Journal:
         durable: whether an append returns only when the record is on the disk. Without it a record survives the death
             of the process, but not that of the machine.
         lock_timeout_s: how many seconds to wait for another writer.
+
+    Raises:
+        InvalidInputError: the path names no file.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Journal:
     ) -> None:
         self.path = Path(path)
         self.durable = durable
+        self._lock = lock_path(self.path)
         self._lock_timeout_s = lock_timeout_s
         self._named: tuple[int, int] | None = None
 
@@ -99,7 +103,7 @@ class Journal:
         Raises:
             CasError: as `append`.
         """
-        with exclusive(lock_path(self.path), timeout_s=self._lock_timeout_s):
+        with exclusive(self._lock, timeout_s=self._lock_timeout_s):
             fd = open_regular(self.path, os.O_RDWR | os.O_APPEND, create=True)
             try:
                 yield LockedJournal(self, fd)

@@ -123,11 +123,11 @@ class _Index:
 
 
 def _digest(source: FileSource, start: int, end: int, data: bytes | None) -> bytes:
-    state = hashlib.blake2b(data or b"", digest_size=_HASH)
+    state = hashlib.sha256(data or b"")
     if data is None:
         for at in range(start, end, SEGMENT):
             state.update(read_exactly(source, at, min(SEGMENT, end - at)))
-    return state.digest()
+    return state.digest()[:_HASH]
 
 
 class Pager:

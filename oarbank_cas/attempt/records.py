@@ -16,6 +16,7 @@ MAX_VERSION: Final = 2**53
 """The highest record version: the largest integer that every JSON reader keeps exactly."""
 
 _KEYS: Final = frozenset({"schema_version", "checksum", "payload_json"})
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _CHECKSUM: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -60,7 +61,7 @@ def payload_text(payload: object) -> str:
         InvalidInputError: it has no exact JSON form (NaN, another type, a key that is no string, a cycle).
     """
     try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _ENCODER.encode(payload)
         _require_string_keys(payload)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"this payload cannot be written as JSON: {error}") from error
@@ -96,7 +97,7 @@ def encode_record(payload_json: str, schema_version: int) -> bytes:
         checksum = hashlib.sha256(payload_json.encode()).hexdigest()
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the payload is not JSON text: {_short(error)}") from error
-    text = json.dumps(payload_json, ensure_ascii=False)
+    text = _ENCODER.encode(payload_json)
     line = f'{{"schema_version":{schema_version:d},"checksum":"{checksum}","payload_json":{text}}}\n'.encode()
     if len(line) > MAX_LINE:
         raise InvalidInputError(

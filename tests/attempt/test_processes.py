@@ -65,6 +65,7 @@ def test_writers_killed_at_random_lose_nothing_that_was_acknowledged(tmp_path):
     rounds = 0
     while time.monotonic() < until or rounds < 3:
         rounds += 1
+        size = len(read_bytes(path))
         workers = {}
         for writer, last in acknowledged.items():
             # An unacknowledged record may have been kept: go on behind everything that is there.
@@ -79,7 +80,8 @@ def test_writers_killed_at_random_lose_nothing_that_was_acknowledged(tmp_path):
                 workers[writer] = start("append", path, writer, first, 10**6, 200_000, dice.randint(0, 1))
             else:
                 workers[writer] = start("write-slowly", path, writer, first, 10**6)
-        time.sleep(0.15 + dice.random() * 0.4)
+        wait_for_growth(path, size)
+        time.sleep(dice.random() * 0.4)
         for writer in dice.sample(sorted(workers), len(workers)):
             time.sleep(dice.random() * 0.02)
             workers[writer].send_signal(signal.SIGKILL)
@@ -96,6 +98,14 @@ def test_writers_killed_at_random_lose_nothing_that_was_acknowledged(tmp_path):
     # The next writer is not kept out by the dead.
     Journal(path, lock_timeout_s=5).append([9, 0, ""])
     assert check_after_kills(path, acknowledged)[-1] == [9, 0, ""]
+
+
+def wait_for_growth(path, size):
+    """Until the first of the writers is at work: on a busy machine a process takes its time to start."""
+    until = time.monotonic() + 30
+    while len(read_bytes(path)) <= size:
+        assert time.monotonic() < until, "no writer ever wrote"
+        time.sleep(0.01)
 
 
 def read_bytes(path):
@@ -229,7 +239,8 @@ def test_declarers_killed_at_random_leave_a_file_that_is_trusted(tmp_path):
         directory.mkdir()
         rounds += 1
         workers = [start("declare", directory, writer, 1000) for writer in range(3)]
-        time.sleep(0.2 + dice.random() * 0.2)
+        wait_for_growth(directory / "artifacts.jsonl", 0)
+        time.sleep(dice.random() * 0.2)
         for worker in workers:
             worker.kill()
         done = [worker.communicate(timeout=60)[0].splitlines() for worker in workers]
