@@ -9,11 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oarbank_cas.agent.publish import Published, Uploaded
+    from oarbank_cas.agent.stage import Mounted
     from oarbank_cas.aio import AsyncStore
     from oarbank_cas.blobs import Blob, BlobReader
     from oarbank_cas.contracts.canonical import canonical_json
     from oarbank_cas.contracts.envelopes import ResultEnvelope, SpecEnvelope
     from oarbank_cas.contracts.keys import job_key
+    from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.contracts.upgrades import Upgrades
     from oarbank_cas.errors import (
         BusyError,
@@ -41,11 +44,14 @@ __all__ = [
     "CasError",
     "ConflictError",
     "CorruptError",
+    "FileRef",
     "InvalidInputError",
     "Lookup",
+    "Mounted",
     "NotFoundError",
     "Origin",
     "PermissionDeniedError",
+    "Published",
     "Recorded",
     "ResultEnvelope",
     "SpecEnvelope",
@@ -54,11 +60,15 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "Upgrades",
+    "Uploaded",
     "canonical_json",
     "job_key",
 ]
 
 _HOMES = {
+    "Published": "agent.publish",
+    "Uploaded": "agent.publish",
+    "Mounted": "agent.stage",
     "AsyncStore": "aio",
     "Blob": "blobs",
     "BlobReader": "blobs",
@@ -66,6 +76,7 @@ _HOMES = {
     "ResultEnvelope": "contracts.envelopes",
     "SpecEnvelope": "contracts.envelopes",
     "job_key": "contracts.keys",
+    "FileRef": "contracts.manifest",
     "Upgrades": "contracts.upgrades",
     "Lookup": "lookups",
     "Origin": "results",

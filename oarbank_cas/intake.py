@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat as stat_bits
 import threading
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -32,8 +32,8 @@ _STREAM_HELD = 8 * 2**20
 _WRITE = 8 * 2**20
 """Bytes of one write: each tells the system that it may begin to write back."""
 
-_TASK_FILES = 32
-"""Files that one thread takes at a time."""
+_SMALL = 256 * 1024
+"""Bytes up to which a file is put at once, without a thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +160,28 @@ class Intake:
             InvalidInputError: it cannot be read as a regular file.
             StorageIOError: it changed while it was read, or writing failed.
         """
+        blob = self._add_file(source, None)
+        assert blob is not None
+        return blob
+
+    def _add_file(self, source: Source, at_most: int | None) -> Blob | None:
+        """Put a file, unless it has more than `at_most` bytes: then None."""
         fd = source.open()
         try:
             before = os.fstat(fd)
-            if before.st_size <= HELD_BYTES:
-                data = self._read_held(fd, before.st_size, source.label)
+            size = before.st_size
+            if at_most is not None and size > at_most:
+                return None
+            if size <= HELD_BYTES:
+                data = self._read_held(fd, size, source.label)
                 digest = hashlib.sha256(data).hexdigest()
-                _check_unchanged(fd, before, source.label)
-                if self._is_known(digest, len(data)):
-                    return Blob(digest, len(data))
-                return self._take_held(digest, data)
-            digest = self._hash(fd, before.st_size, source.label)
+            else:
+                data = None
+                digest = self._hash(fd, size, source.label)
             _check_unchanged(fd, before, source.label)
-            if self._is_known(digest, before.st_size):
-                return Blob(digest, before.st_size)
-            return self._copy(fd, before, digest, source.label)
+            if self._is_known(digest, size):
+                return Blob(digest, size)
+            return self._copy(fd, before, digest, source.label) if data is None else self._take_held(digest, data)
         except OSError as error:
             raise StorageIOError(f"{source.label} cannot be read: {error.strerror}") from error
         finally:
@@ -190,29 +197,31 @@ class Intake:
         Raises:
             InvalidInputError, StorageIOError: as `add_file`, for the first file that fails.
         """
+        blobs: dict[int, Blob] = {}
 
-        def work(part: Sequence[Source]) -> list[Blob]:
-            blobs = []
-            for source in part:
-                blob = self.add_file(source)
-                if progress is not None:
-                    progress(blob.size)
-                blobs.append(blob)
-            return blobs
+        def put(index: int, at_most: int | None) -> bool:
+            blob = self._add_file(sources[index], at_most)
+            if blob is None:
+                return False
+            blobs[index] = blob
+            if progress is not None:
+                progress(blob.size)
+            return True
 
-        parts = [sources[start : start + _TASK_FILES] for start in range(0, len(sources), _TASK_FILES)]
-        if len(parts) == 1 and len(sources) <= 1:
-            return work(sources)
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="oarbank-cas-put") as pool:
-            futures = [pool.submit(work, part) for part in parts]
+            # Threads pay where hashing and writing do the work, which run beside the interpreter; for small files the
+            # interpreter is the work.
+            futures: list[Future[bool]] = []
             try:
+                large = [index for index in range(len(sources)) if not put(index, _SMALL)]
+                futures = [pool.submit(put, index, None) for index in large]
                 for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                     future.result()
             except BaseException:  # an interrupt too: what has not begun need not
                 for future in futures:
                     future.cancel()
                 raise
-            return [blob for future in futures for blob in future.result()]
+        return [blobs[index] for index in range(len(sources))]
 
     def require(self, sizes: Mapping[str, int]) -> list[str]:
         """Rely on blobs that must be there already, in this batch or in the store. A condemned one is brought back.

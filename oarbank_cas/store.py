@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from oarbank_cas import descriptor as descriptors
 from oarbank_cas import instants, layout
-from oarbank_cas.agent.publish import Publisher, Uploaded
+from oarbank_cas.agent.publish import Published, Publisher, Uploaded
 from oarbank_cas.agent.stage import Mounted, Resolver, Stager
 from oarbank_cas.backends.local import LocalBackend
 from oarbank_cas.backends.readonly import ReadOnlyBackend
@@ -249,7 +249,7 @@ class Store:
         result: str | os.PathLike[str] | None = None,
         max_inline_kb: int = MAX_INLINE_KB,
         progress: Progress | None = None,
-    ) -> tuple[Recorded, Uploaded]:
+    ) -> Published:
         """Upload a finished job's files and record its envelope; see `Publisher.publish`."""
         return self._publisher.publish(
             key, workdir, result, origin, result_class, max_inline_kb=max_inline_kb, progress=progress

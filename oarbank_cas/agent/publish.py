@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from oarbank_cas.agent.workdir import Folder, LocalSource
-from oarbank_cas.contracts.envelopes import parse_result
 from oarbank_cas.contracts.recordable import Recordable, check_inline, check_recordable
 from oarbank_cas.contracts.rewrite import find_uploads, payload_size, replace_locals
 from oarbank_cas.entry import MAX_ENVELOPE
 from oarbank_cas.errors import InvalidInputError
 from oarbank_cas.intake import Intake, PathSource
+from oarbank_cas.results import Recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.blobs import Blob, Blobs
     from oarbank_cas.intake import Source
-    from oarbank_cas.results import Origin, Recorded, Results
+    from oarbank_cas.results import Origin, Results
 
 RESULT = "result.json"
 """The envelope's name in a work directory."""
@@ -45,6 +45,18 @@ class Uploaded:
     size: int
     new_files: int
     new_size: int
+
+
+class Published(NamedTuple):
+    """What became of a publish.
+
+    Attributes:
+        recorded: what became of the record.
+        uploaded: what was uploaded for it.
+    """
+
+    recorded: Recorded
+    uploaded: Uploaded
 
 
 class Publisher:
@@ -96,7 +108,7 @@ class Publisher:
         *,
         max_inline_kb: int,
         progress: Callable[[int], None] | None = None,
-    ) -> tuple[Recorded, Uploaded]:
+    ) -> Published:
         """Upload a job's files and record its envelope.
 
         Args:
@@ -115,7 +127,7 @@ class Publisher:
         with Folder(workdir) as folder, Intake(self._backend, self._blobs) as intake:
             checked, uploaded = self._add(intake, folder, result, max_inline_kb, progress)
             hold = intake.commit()
-        return self._results.create(parts, result_class, checked, origin, hold), uploaded
+        return Published(self._results.create(parts, result_class, checked, origin, hold), uploaded)
 
     def _add(
         self,
@@ -125,13 +137,15 @@ class Publisher:
         max_inline_kb: int,
         progress: Callable[[int], None] | None,
     ) -> tuple[Recordable, Uploaded]:
+        from oarbank_cas.contracts.envelopes import parse_result  # see `check_recordable`
+
         source = LocalSource(folder, RESULT) if result is None else PathSource(os.fspath(result))
         data = read_document(source)
         scan = find_uploads(parse_result(data, source.label).text, source.label)
         check_inline(payload_size(scan), max_inline_kb, source.label)
         sources = [LocalSource(folder, upload.local) for upload in scan.uploads]
         for each in sources:
-            os.close(each.open())
+            folder.check_file(each.local)
         blobs = intake.add_files(sources, progress)
         text = replace_locals(scan, [(blob.digest, blob.size) for blob in blobs], source.label)
         checked = check_recordable(text.encode(), max_inline_kb=max_inline_kb, where=source.label)

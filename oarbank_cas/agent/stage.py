@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from oarbank_cas.agent.placing import check_same_file, place_file, place_tree
 from oarbank_cas.agent.workdir import Folder
-from oarbank_cas.contracts.envelopes import parse_spec
 from oarbank_cas.contracts.manifest import (
     MAX_MANIFEST_BYTES,
     is_artifact_dataset,
@@ -115,6 +114,8 @@ class Stager:
             CorruptError: a manifest or a blob is damaged.
             ConflictError: something else stands at a mount.
         """
+        from oarbank_cas.contracts.envelopes import parse_spec  # see `check_recordable`
+
         plan = [
             (name, dataset, mount, self._resolved(dataset, resolver))
             for name, dataset, mount in _wanted(parse_spec(spec).envelope)

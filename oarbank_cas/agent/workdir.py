@@ -9,8 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 from oarbank_cas.errors import ConflictError, InvalidInputError, StorageIOError
 

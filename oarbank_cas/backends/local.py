@@ -57,7 +57,7 @@ _UNREACHABLE = frozenset({errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIM
 
 
 class _LocalIncoming(Incoming):
-    __slots__ = ("_backend", "_fd", "_written_back", "inode", "path", "size")
+    __slots__ = ("_backend", "_fd", "_written_back", "inode", "path", "placed", "size")
 
     def __init__(self, backend: LocalBackend, path: str) -> None:
         self._backend = backend
@@ -65,6 +65,7 @@ class _LocalIncoming(Incoming):
         self._written_back = 0
         self.inode = os.fstat(self._fd).st_ino
         self.path = path
+        self.placed = False
         self.size = 0
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
@@ -97,8 +98,9 @@ class _LocalIncoming(Incoming):
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-        with contextlib.suppress(FileNotFoundError):
-            oscalls.unlink(self.path)
+        if not self.placed:
+            with contextlib.suppress(FileNotFoundError):
+                oscalls.unlink(self.path)
 
 
 class _LocalReader(Reader):
@@ -473,6 +475,7 @@ class LocalBackend(Backend):
             except FileExistsError:
                 return None
             else:
+                piece.placed = True
                 return self._stat_new(name, path, piece)
         raise StorageIOError(f"the directory of {path} cannot be made: is it a link to nowhere?")
 
@@ -498,6 +501,7 @@ class LocalBackend(Backend):
                     return None
                 _outlive(piece.path, os.lstat(path).st_ctime_ns)
                 oscalls.replace(piece.path, path)
+                piece.placed = True
                 stat = self._stat_new(name, path, piece)
             self._flush_names(set(self._not_yet_durable(os.path.dirname(path))))
         except OSError as error:

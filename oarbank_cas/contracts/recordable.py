@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from oarbank_cas.contracts.canonical import digest_of
-from oarbank_cas.contracts.envelopes import parse_result
 from oarbank_cas.contracts.manifest import dataset_id, manifest_bytes
 from oarbank_cas.contracts.references import artifact_files, references
 from oarbank_cas.contracts.rewrite import find_uploads, payload_size
@@ -44,6 +43,9 @@ def check_recordable(envelope: bytes, *, max_inline_kb: int | None, where: str =
     Raises:
         InvalidInputError: it breaks the contract, a `local` is left in it, or its payload is too large.
     """
+    # Building the models takes longer than a whole lookup, which needs none of them.
+    from oarbank_cas.contracts.envelopes import parse_result
+
     parsed = parse_result(envelope, where)
     scan = find_uploads(parsed.text)
     if scan.uploads:
