@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from oarbank_cas.attempt import FORMATS, AttemptView, Declaration, DirectoryAttempt, Record, declare, sealed
+from oarbank_cas.cli.session import Session, pass_session
 from oarbank_cas.errors import InvalidInputError
 
 _DEFAULT_LIMIT = 100
@@ -21,8 +22,16 @@ def attempt() -> None:
     """Declare, read and seal the artifacts of a job attempt."""
 
 
-def _wants_json() -> bool:
-    return bool(click.get_current_context().find_root().params.get("json"))
+def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    session = ctx.find_object(Session)
+    if value and session is not None:
+        session.as_json = True
+
+
+_json_option = click.option(
+    "--json", "json_too", is_flag=True, expose_value=False, callback=_json_too, help="The same as before the command."
+)
 
 
 def _open(target: str) -> AttemptView:
@@ -32,16 +41,7 @@ def _open(target: str) -> AttemptView:
 
 def _print(text: str) -> None:
     # Bytes, whatever encoding the terminal claims: JSON is UTF-8.
-    _write(text.encode("utf-8", "backslashreplace") + b"\n")
-
-
-def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def _say(text: str) -> None:
-    click.echo(text.encode("utf-8", "backslashreplace"), err=True)
+    click.echo(text.encode("utf-8", "backslashreplace"))
 
 
 def _members(declaration: Declaration) -> dict[str, Any]:
@@ -84,26 +84,32 @@ def _record_json(number: int, record: Record) -> str:
 @click.option("--format", "artifact_format", required=True, type=click.Choice(FORMATS), help="How the file is written.")
 @click.option("--task", type=int, help="The task that it belongs to.")
 @click.option("--description", default="", help="One line for people.")
+@_json_option
+@pass_session
 def declare_command(
-    directory: str, name: str, file: str, artifact_format: str, task: int | None, description: str
+    session: Session, directory: str, name: str, file: str, artifact_format: str, task: int | None, description: str
 ) -> None:
     """Declare an artifact of the attempt in DIR, before its file is first written."""
     declaration = Declaration(name, file, artifact_format, task, description)
     added = declare(directory, declaration)
-    if _wants_json():
-        _print(json.dumps({"declared": added, **_members(declaration)}))
+    if session.as_json:
+        session.document({"declared": added, **_members(declaration)})
     else:
-        _print(f"{name}: {'declared' if added else 'was declared already'}, file {file}, format {artifact_format}")
+        session.line(
+            f"{name}: {'declared' if added else 'was declared already'}, file {file}, format {artifact_format}"
+        )
 
 
 @attempt.command("list")
 @click.argument("target", metavar="ATTEMPT")
-def list_command(target: str) -> None:
+@_json_option
+@pass_session
+def list_command(session: Session, target: str) -> None:
     """List the artifacts of an attempt; exit code 1 when problems were found."""
     listed, problems = _open(target).listing()
-    if _wants_json():
+    if session.as_json:
         found = [{**_members(artifact), "size": size} for artifact, size in listed]
-        _print(json.dumps({"artifacts": found, "problems": problems}))
+        session.document({"artifacts": found, "problems": problems})
     else:
         rows = [("NAME", "FORMAT", "SIZE", "TASK", "FILE", "DESCRIPTION")]
         for one, size in listed:
@@ -111,36 +117,39 @@ def list_command(target: str) -> None:
             rows.append((one.name, one.format, "-" if size is None else str(size), task, one.file, one.description))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         for row in rows:
-            _print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    _report(problems)
-
-
-def _report(problems: list[str]) -> None:
+            session.line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    _say(session, problems)
     if problems:
-        if not _wants_json():
-            _say("\n".join(f"problem: {problem}" for problem in problems))
         click.get_current_context().exit(1)
+
+
+def _say(session: Session, problems: list[str]) -> None:
+    if not session.as_json:
+        for problem in problems:
+            session.note(f"problem: {problem}")
 
 
 @attempt.command("cat")
 @click.argument("target", metavar="ATTEMPT")
 @click.argument("name")
-def cat_command(target: str, name: str) -> None:
+@_json_option
+@pass_session
+def cat_command(session: Session, target: str, name: str) -> None:
     """Write the content of an artifact, at most 1 MiB; of a longer journal its first records."""
     found = _open(target).content(name)
     cut = found.size - len(found.data)
-    if _wants_json():
+    if session.as_json:
         try:
             text = found.data.decode()
         except UnicodeDecodeError as error:
             raise InvalidInputError(
                 f"its content is not UTF-8 ({error.reason}); use cat without --json", name
             ) from error
-        _print(json.dumps({"name": name, "size": found.size, "content": text}))
+        session.document({"name": name, "size": found.size, "content": text})
         return
-    _write(found.data)
+    click.echo(found.data, nl=False)
     if cut:
-        _say(f"{name}: {cut} of {found.size} bytes are not shown; see the records behind them with page")
+        session.note(f"{name}: {cut} of {found.size} bytes are not shown: use page for whole records behind them")
 
 
 @attempt.command("page")
@@ -149,15 +158,17 @@ def cat_command(target: str, name: str) -> None:
 @click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="The first record, from 0.")
 @click.option("--limit", type=click.IntRange(min=1), help="The most records: 100 unless told, without end to --follow.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records until interrupted, or until --limit.")
-def page_command(target: str, name: str, offset: int, limit: int | None, follow: bool) -> None:
+@_json_option
+@pass_session
+def page_command(session: Session, target: str, name: str, offset: int, limit: int | None, follow: bool) -> None:
     """Write records of a records artifact, checked, one payload a line."""
     view = _open(target)
-    as_json = _wants_json()
     if follow:
-        _follow(islice(view.follow(name, offset), limit), offset, as_json)
+        most = None if limit is None else min(limit, sys.maxsize)
+        _follow(islice(view.follow(name, offset), most), offset, session.as_json)
         return
     found = view.page(name, offset, _DEFAULT_LIMIT if limit is None else limit)
-    if as_json:
+    if session.as_json:
         records = ", ".join(_record_json(number, record) for number, record in enumerate(found.records, offset))
         counts = f'"offset": {offset}, "next_offset": {found.next_offset}, "available": {found.available}'
         _print(f'{{{counts}, "records": [{records}]}}')
@@ -165,7 +176,7 @@ def page_command(target: str, name: str, offset: int, limit: int | None, follow:
     for record in found.records:
         _print(_for_people(record))
     more = f"; the next page: --offset {found.next_offset}" if found.next_offset < found.available else ""
-    _say(f"{name}: {len(found.records)} of {found.available} records from {offset}{more}")
+    session.note(f"{name}: {len(found.records)} of {found.available} records from {offset}{more}")
 
 
 def _follow(records: Iterable[Record], offset: int, as_json: bool) -> None:
@@ -179,13 +190,13 @@ def _follow(records: Iterable[Record], offset: int, as_json: bool) -> None:
 
 @attempt.command("seal")
 @click.argument("directory", metavar="DIR")
-def seal_command(directory: str) -> None:
+@_json_option
+@pass_session
+def seal_command(session: Session, directory: str) -> None:
     """Write what the manifest says of the artifacts of the attempt in DIR, as JSON.
 
     A problem of an artifact never fails the attempt: it is listed, and the exit code is 0.
     """
     found = sealed(DirectoryAttempt(directory).directory)
-    as_json = _wants_json()
-    _print(json.dumps(found.to_json(), indent=None if as_json else 2))
-    if found.problems and not as_json:
-        _say("\n".join(f"problem: {problem}" for problem in found.problems))
+    click.echo(json.dumps(found.to_json(), indent=None if session.as_json else 2))
+    _say(session, found.problems)

@@ -13,33 +13,23 @@ from click.testing import CliRunner
 
 from oarbank_cas.attempt import INLINE_CAP, Declaration, append, declarations, declare
 from oarbank_cas.cli.attempt import attempt
+from oarbank_cas.cli.session import Session
 from oarbank_cas.errors import CasError
 
-# What the main group does: the global flag, and errors turned into a message and an exit code.
+# The real main command, with this family of commands attached.
 ROOT = """
-import sys
-import click
-from oarbank_cas.cli.attempt import attempt
-from oarbank_cas.errors import CasError
+from oarbank_cas.cli import app
 
-@click.group()
-@click.option("--json", is_flag=True)
-def root(json):
-    pass
-
-root.add_command(attempt)
-try:
-    root()
-except CasError as error:
-    click.echo(f"error: {error}", err=True)
-    sys.exit(error.exit_code)
+app._HOMES["attempt"] = "attempt"
+app.main()
 """
 
 
 @click.group()
-@click.option("--json", is_flag=True)
-def root(json):
-    pass
+@click.option("--json", "as_json", is_flag=True)
+@click.pass_context
+def root(ctx, as_json):
+    ctx.obj = Session(None, None, as_json, 0)
 
 
 root.add_command(attempt)
@@ -144,6 +134,7 @@ def test_list(job):
         "size": None,
     }
     assert found["artifacts"][2]["size"] == 10
+    assert run("attempt", "list", job, "--json") == (code, out, err)  # the flag is taken behind the command too
     assert run("attempt", "list", job / "none")[0] == 1
     assert run("attempt", "list", job / "warm.json")[0] == 65
 
@@ -279,6 +270,19 @@ def test_follow_as_json_lines_until_a_limit_and_whatever_the_locale(job):
     assert [json.loads(line) for line in out.splitlines()] == [
         {"offset": n, "schema_version": 1, "payload": p} for n, p in ((1, 1000), (2, "\u009b\u202e"), (3, [1, 2]))
     ]
+
+
+def test_numbers_beyond_any_file(job):
+    huge = 10**30
+    assert run("attempt", "page", job, "results", "--offset", huge, "--limit", huge)[0] == 0
+    process = follow(job, "results", "--limit", huge, "--offset", huge)
+    append(job / "results.jsonl", 1)
+    time.sleep(0.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert out == ""
+    assert "Traceback" not in err
 
 
 def test_follow_ends_with_an_error_when_records_go_away(job):
