@@ -167,7 +167,7 @@ class Lookups:
             return ()
         oldest = presence.moment()
         missing = []
-        for digest, size in _wanted(found).items():
+        for digest, size in wanted(found).items():
             name = f"{digest} {size}"
             remembered = presence.seen(name)
             if remembered is not None:
@@ -184,7 +184,7 @@ class Lookups:
         return tuple(missing)
 
 
-def _wanted(found: Entry) -> dict[str, int | None]:
+def wanted(found: Entry) -> dict[str, int | None]:
     """Every blob that an entry needs, with its size where the envelope says it."""
     try:
         wanted: dict[str, int | None] = dict(references(json.loads(str(found.envelope, "utf-8"))))

@@ -12,6 +12,7 @@ The rules kept here and in `lookups` (docs/entries.md):
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from oarbank_cas.contracts.recordable import Recordable, check_recordable
 from oarbank_cas.entry import Cause, Entry, Tombstone
 from oarbank_cas.errors import BusyError, CorruptError, InvalidInputError, NotFoundError, StorageIOError
 from oarbank_cas.intake import Hold, Intake
+from oarbank_cas.lookups import wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -248,6 +250,8 @@ class Results:
             standing = self._standing(parts, result_class)
             if standing is not None and standing.hit is not None:
                 return standing.hit
+            if standing is not None and standing.tombstone is not None:
+                self._leave_readable(standing.stat, standing.tombstone, hold)
             instead_of = standing.stat if standing is not None else None
         raise BusyError(f"the entry of {parts} in class {result_class} changes all the time; try again later")
 
@@ -260,6 +264,20 @@ class Results:
             return self._backend.replace(name, incoming, instead_of.validator)
         finally:
             incoming.discard()
+
+    def _leave_readable(self, stat: ObjectStat, tombstone: Tombstone, hold: Hold) -> None:
+        """Before a tombstone is replaced: whoever was answered from the entry that it ended may still be reading.
+
+        A young tombstone is a root for them (docs/gc.md, rule 5). Once it is gone, what they need must stand under its
+        own name: from there on it lasts a session at least, whatever gc does.
+        """
+        if stat.time_ns + 2 * self._session_ns < hold.t0_ns:
+            return
+        with contextlib.suppress(CorruptError):
+            ended = codec.decode(tombstone.ended)
+            for digest in wanted(ended) if isinstance(ended, Entry) else ():
+                if self._backend.stat(layout.blob(digest)) is None:
+                    self._blobs.revive(digest)
 
     def _confirm(self, created: ObjectStat, checked: Recordable, hold: Hold) -> None:
         """Rule 5: a root that came late is held anew, or withdrawn."""

@@ -192,7 +192,7 @@ class Journal:
 
     def write(self, tm_ns: int, document: dict[str, Any]) -> None:
         """Write the record of the run, or write it anew."""
-        data = (json.dumps(document, indent=1) + "\n").encode()
+        data = (json.dumps(document) + "\n").encode()
         name = f"{layout.GC_RUNS}{tm_ns // _S_NS:012d}-{self._run}.json"
         if self._record is None:
             incoming = self._backend.incoming(len(data))
