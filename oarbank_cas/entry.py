@@ -74,7 +74,7 @@ class Tombstone:
         """When, by whom and why, in a few words."""
         header = self.header
         reason = header.get("reason")
-        return f"{self.cause} {header.get('ended_at')} by {header.get('ended_by')}" + (f": {reason}" if reason else "")
+        return f"ended {header.get('ended_at')} by {header.get('ended_by')}" + (f": {reason}" if reason else "")
 
 
 def encode(header: Mapping[str, Any], body: bytes) -> bytes:

@@ -74,7 +74,7 @@ def fetch(session: Session, what: str, part: str | None, output: str, result_cla
       oarbank-cas fetch $KEY plots/summary.png
       oarbank-cas fetch art:$DIGEST -o reference
     """
-    store = session.store(read_only=True)
+    store = session.store()
     if what.startswith("art:"):
         files = _part(store.files_of(what), part, what)
     else:
