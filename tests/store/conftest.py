@@ -170,7 +170,7 @@ def envelope():
             "payload": payload if payload is not None else {"answer": 42},
             **more,
         }
-        return b" \n" + json.dumps(document, indent=1).replace("42", "4.20e1").encode() + b"\n\n"
+        return b" \n" + json.dumps(document, indent=1).replace(": 42", ": 4.20e1").encode() + b"\n\n"
 
     return make
 
