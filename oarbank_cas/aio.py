@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from oarbank_cas.contracts.keys import check_class
+from oarbank_cas.errors import CasError
 from oarbank_cas.results import MAX_INLINE_KB
 
 if TYPE_CHECKING:
@@ -49,10 +51,19 @@ class AsyncStore:
         check_class(result_class)
         waiting = iter(keys)
         while window := list(itertools.islice(waiting, _WINDOW)):
-            for answer in await self._run(
-                lambda part=window: list(self.store.lookup_many(part, result_class, complete=complete))  # type: ignore[misc]
-            ):
+            answers, error = await self._run(functools.partial(self._window, window, result_class, complete))
+            for answer in answers:
                 yield answer
+            if error is not None:
+                raise error
+
+    def _window(self, keys: list[str], result_class: str, complete: bool) -> tuple[list[Lookup], CasError | None]:
+        answers: list[Lookup] = []
+        try:
+            answers.extend(self.store.lookup_many(keys, result_class, complete=complete))
+        except CasError as error:  # those before it are answers all the same
+            return answers, error
+        return answers, None
 
     async def record(
         self,
