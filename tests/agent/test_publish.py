@@ -4,7 +4,9 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 from agent_kit import ORIGIN, digest, files_in, key, memory_store, objects, result, tree, write_files, write_job
@@ -215,22 +217,28 @@ def test_a_hidden_upload_is_held_to_the_same_rules(store, workdir, outside):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user")
-def test_a_file_that_may_not_be_read(tmp_path):
-    tmp_path.chmod(0o755)
-    write_job(tmp_path / "w", {"good": b"good", "bad": b"bad"})
-    (tmp_path / "w/bad").chmod(0)
-    program = (
-        "import os, sys; os.setgid(65534); os.setuid(65534)\n"
-        "from oarbank_cas.agent.workdir import Folder\n"
-        "from oarbank_cas import InvalidInputError\n"
-        "try: Folder(sys.argv[1]).open_file('bad')\n"
-        "except InvalidInputError as error: print(error)\n"
-    )
-    for folder in tmp_path.parents:
-        if not folder.stat().st_mode & 1:
-            pytest.skip("another user cannot come here")
-    ran = subprocess.run([sys.executable, "-c", program, tmp_path / "w"], capture_output=True, text=True, check=True)
+def test_a_file_that_may_not_be_read():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # another user comes here, but not into the folders that pytest makes
+        write_job(Path(folder, "w"), {"bad": b"bad"})
+        Path(folder, "w/bad").chmod(0)
+        ran = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, f"{folder}/w"], capture_output=True, text=True, check=True
+        )
     assert ran.stdout == "bad: cannot be read: Permission denied\n"
+
+
+AS_NOBODY = """
+import os, sys
+from oarbank_cas import InvalidInputError
+from oarbank_cas.agent.workdir import Folder
+os.setgid(65534)
+os.setuid(65534)
+try:
+    Folder(sys.argv[1]).open_file("bad")
+except InvalidInputError as error:
+    print(error)
+"""
 
 
 @pytest.mark.timeout(20)
