@@ -30,7 +30,10 @@ from oarbank_cas.errors import (
 LIMIT = 2**20
 SENTINEL = "oarbank-cas.json"
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX modes, links and signals")
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="POSIX modes, links and signals"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),  # the children here do little, and end at once
+]
 
 
 def tmp_of(backend):
