@@ -22,6 +22,7 @@ GC_RUNNING = "gc/running/"
 GC_STATE = "gc/state/"
 GC_HITS = "gc/hits/"
 GC_EPOCHS = "gc/epochs/"
+GC_PURGES = "gc/purges/"
 
 
 def blob(digest: str) -> str:

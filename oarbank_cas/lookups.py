@@ -117,6 +117,10 @@ class Lookups:
             except CasError as error:
                 yield Lookup(key, result_class, "error", type(error).__name__, str(error), error=error)
 
+    def forget(self) -> None:
+        """Forget which blobs were seen present: the next lookups look again."""
+        self._presence.forget()
+
     def judge(
         self, parts: JobKey, result_class: str, data: bytes, *, complete: bool = True, remember: bool = True
     ) -> Lookup:

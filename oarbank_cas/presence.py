@@ -46,6 +46,11 @@ class Presence:
         now = self.moment()
         return seen if all(0 <= now[i] - seen[i] < self._span for i in (0, 1)) else None
 
+    def forget(self) -> None:
+        """Forget everything: something was taken away that should be missed at once."""
+        with self._lock:
+            self._seen.clear()
+
     def saw(self, name: str, moment: tuple[float, float]) -> None:
         """Remember that `name` was there, seen after `moment`."""
         with self._lock:

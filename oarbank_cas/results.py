@@ -40,6 +40,8 @@ _TRIES = 100
 MAX_INLINE_KB = 256
 """KiB of an envelope's payload, as written, unless the caller says otherwise."""
 
+_KEPT = ("recorded_at", "recorded_by", "host", "platform", "module_id", "schema", "attempt", "datasets")
+
 _HEADER_STEP = 4096
 
 MAX_NOTE = 1000
@@ -220,6 +222,25 @@ class Results:
         }
         return self._place(parts, result_class, header, checked, hold, origin.attempt)
 
+    def adopt(
+        self, parts: JobKey, result_class: str, header: Mapping[str, Any], checked: Recordable, hold: Hold
+    ) -> Recorded:
+        """Create an entry that another store has, under a hold of this store's on everything that it refers to.
+
+        Args:
+            parts: the job key.
+            result_class: the class.
+            header: the other entry's header: who recorded it, when, where, and fields that this version does not know.
+            checked: its envelope.
+            hold: covers all references and manifests, durable.
+
+        Raises:
+            StorageIOError: it took longer than a session, and a blob went meanwhile; nothing is recorded.
+        """
+        attempt = header.get("attempt")
+        fields = {**header, "datasets": checked.datasets}
+        return self._place(parts, result_class, fields, checked, hold, attempt if isinstance(attempt, str) else None)
+
     def _place(
         self,
         parts: JobKey,
@@ -365,6 +386,7 @@ class Results:
         _, _, key_hex, last = stat.name.split("/")
         stage, _, result_class = last.partition("@")
         header = {
+            **_kept_of(ended),
             "kind": "tombstone",
             "job_key": str(JobKey(key_hex, None if stage == "_" else stage)),
             "stage": None if stage == "_" else stage,
@@ -418,6 +440,15 @@ class Results:
                 yield ListedEntry(stat.name, stat.size, stat.time_ns, {}, str(error))
             else:
                 yield ListedEntry(stat.name, stat.size, stat.time_ns, header)
+
+
+def _kept_of(ended: bytes) -> dict[str, Any]:
+    """What a tombstone repeats of the entry that it ends, so that one can choose among tombstones as among entries."""
+    try:
+        header = codec.decode_header(ended[: max(ended.find(b"\n", 0, codec.MAX_HEADER + 1), 0)])
+    except CorruptError:
+        return {}
+    return {name: header[name] for name in _KEPT if name in header}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from oarbank_cas.errors import (
 )
 from oarbank_cas.intake import Intake, PathSource
 from oarbank_cas.lookups import Lookup, Lookups
+from oarbank_cas.pins import Pins
 from oarbank_cas.results import MAX_INLINE_KB, Origin, Recorded, Results
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Store:
         self.blobs = Blobs(backend, descriptor.session_s)
         self.lookups = Lookups(backend, self.blobs, descriptor.session_s)
         self.results = Results(backend, self.blobs, self.lookups, descriptor.session_s)
+        self.pins = Pins(backend, self.blobs, self.lookups, self.results, descriptor.session_s)
         self._publisher = Publisher(backend, self.blobs, self.results)
         self._stager = Stager(self.blobs)
 

@@ -22,7 +22,7 @@ LAYERS = [
     {"lookups"},
     {"results", "pins"},
     {"gc", "agent"},
-    {"purge", "copying", "stats", "stats_page", "verify"},
+    {"rooms", "purge", "copying", "stats", "stats_page", "verify"},
     {"attempt"},
     {"store"},
     {"aio"},

@@ -228,6 +228,14 @@ class Backend(ABC):
         `prefix` is empty or ends with `/`. Read in pages: memory does not grow with the store.
         """
 
+    def strays(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """What lies under `prefix` and is no object, so that no listing shows it: its name, and what it is.
+
+        Where only objects can be, nothing. `prefix` is as in `listing`.
+        """
+        del prefix
+        return iter(())
+
     @abstractmethod
     def flush(self, names: Iterable[str]) -> None:
         """Make durable that these objects stand: what another process has just made visible may not be so yet."""

@@ -368,6 +368,23 @@ class LocalBackend(Backend):
                 if stat_bits.S_ISREG(st.st_mode):
                     yield _object_stat(name, st)
 
+    def strays(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """See `Backend.strays`: links, devices, pipes, sockets."""
+        folders: list[str] = []
+        try:
+            with os.scandir(self._path(prefix)) as scan:
+                for found in scan:
+                    if found.is_dir(follow_symlinks=False):
+                        folders.append(f"{prefix}{found.name}/")
+                    elif not found.is_file(follow_symlinks=False):
+                        yield f"{prefix}{found.name}", "a symbolic link" if found.is_symlink() else "no regular file"
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            self.raise_for(error, prefix)
+        for folder in folders:
+            yield from self.strays(folder)
+
     def _listed(self, prefix: str, found: os.DirEntry[str]) -> str:
         if found.is_dir(follow_symlinks=False):
             return f"{prefix}{found.name}/"

@@ -47,6 +47,10 @@ class ReadOnlyBackend(Backend):
         """See `Backend.listing`."""
         return self._backend.listing(prefix, after)
 
+    def strays(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """See `Backend.strays`."""
+        return self._backend.strays(prefix)
+
     def clone(self, name: str, fd: int) -> bool:
         """See `Backend.clone`."""
         return self._backend.clone(name, fd)
