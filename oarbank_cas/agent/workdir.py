@@ -30,6 +30,7 @@ _T = TypeVar("_T")
 HAS_DIR_FD = os.open in os.supports_dir_fd and os.mkdir in os.supports_dir_fd
 
 _KINDS = {
+    stat.S_IFREG: "a file",
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -49,7 +50,7 @@ def _is_link(found: os.stat_result) -> bool:
 
 def kind_of(mode: int) -> str:
     """What a file of this `st_mode` is, in words."""
-    return _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    return _KINDS.get(stat.S_IFMT(mode), "something unknown")
 
 
 class Folder:
