@@ -210,6 +210,21 @@ def test_digest_file(size, pattern):
         assert digest_file(file.name) == (size, hashlib.sha256(data).hexdigest())
 
 
+def test_a_file_written_a_moment_ago_is_left_for_a_tick(tmp_path, monkeypatch):
+    """Else an edit within the same tick of the clock would leave the times as they were."""
+    waits = []
+    monkeypatch.setattr(artifacts.time, "sleep", waits.append)
+    path = tmp_path / "x"
+    path.write_bytes(b"x")
+    status = path.stat()
+    changed = max(status.st_mtime_ns, status.st_ctime_ns)
+    for age_ns, waited in ((0, [0.02]), (15_000_000, [0.005]), (20_000_000, []), (10**12, [])):
+        monkeypatch.setattr(artifacts.time, "time_ns", lambda age_ns=age_ns: changed + age_ns)
+        waits.clear()
+        assert digest_file(path).size == 1
+        assert waits == pytest.approx(waited)
+
+
 def test_digest_of_a_missing_file(tmp_path):
     with pytest.raises(NotFoundError):
         digest_file(tmp_path / "none")

@@ -403,6 +403,25 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, use, kind):
     assert not (tmp_path / "target-of-dangling").exists()
 
 
+@pytest.mark.parametrize("kind", ["fifo", "device", "socket", "directory", "link"])
+def test_what_is_no_regular_file_is_not_even_opened(tmp_path, kind, monkeypatch):
+    """To open a device can be an act of its own. What is opened is looked at again: the name may have changed hands."""
+    path = special(tmp_path, kind)
+    real = os.open
+    opened = []
+    monkeypatch.setattr(files.os, "open", lambda *args, **more: (opened.append(args[0]), real(*args, **more))[1])
+    with pytest.raises(InvalidInputError):
+        files.open_regular(path, os.O_RDONLY)
+    assert opened == []
+    regular = tmp_path / "regular"
+    regular.touch()
+    opened.clear()
+    monkeypatch.setattr(files.os, "lstat", lambda _: os.stat(regular))
+    with pytest.raises(InvalidInputError):
+        files.open_regular(path, os.O_RDONLY)
+    assert opened == [path]
+
+
 def special(tmp_path, kind):
     path = tmp_path / "j.jsonl"
     if kind == "link":

@@ -283,20 +283,21 @@ def test_a_lock_file_removed_under_a_waiter_is_not_trusted(tmp_path):
     order = []
 
     def wait():
-        with exclusive(lock, timeout_s=10):
-            order.append(os.stat(lock).st_ino)
+        with exclusive(lock, timeout_s=20):
+            order.append("waiter")
 
+    waiter = threading.Thread(target=wait)
     with exclusive(lock, timeout_s=1):
-        waiter = threading.Thread(target=wait)
         waiter.start()
-        time.sleep(0.05)
+        time.sleep(0.1)  # it has the file open by now
         lock.unlink()
-        lock.with_suffix(".keep").touch()  # takes the freed inode's place where the system reuses numbers
-        lock.touch()
-        named = lock.stat().st_ino
-        order.append("removed")
+        second = exclusive(lock, timeout_s=1)
+        second.__enter__()
+    time.sleep(0.2)
+    order.append("second")
+    second.__exit__(None, None, None)
     waiter.join()
-    assert order == ["removed", named]
+    assert order == ["second", "waiter"]
 
 
 def test_a_forked_child_does_not_keep_the_lock(tmp_path):
