@@ -56,7 +56,7 @@ class Pin:
         by: who made it.
         created_at: when, RFC 3339.
         expires_at: when it stops to keep anything, RFC 3339; None for never.
-        held_since_ns: the store's time from which on its maker held what it reaches.
+        held_since: the store's time from which on its maker held what it reaches, RFC 3339.
         attempt: names the call that made it.
     """
 
@@ -69,7 +69,7 @@ class Pin:
     by: str
     created_at: str
     expires_at: str | None
-    held_since_ns: int
+    held_since: str
     attempt: str
 
     @property
@@ -124,7 +124,7 @@ def _pin_of(document: dict[str, Any], name: str, place: str) -> Pin:
         raise InvalidInputError("has a member of a wrong kind", place)
     key, digest, dataset = texts["job_key"], texts["digest"], texts["dataset"]
     targets = [text for text in (key, digest, dataset) if text is not None]
-    if len(targets) != 1 or type(document.get("held_since_ns")) is not int:
+    if len(targets) != 1 or not isinstance(document.get("held_since"), str):
         raise InvalidInputError("does not say what it keeps, or since when", place)
     if key is not None:
         parse_key(key, place)
@@ -143,7 +143,7 @@ def _pin_of(document: dict[str, Any], name: str, place: str) -> Pin:
         str(document.get("by", "")),
         str(document.get("created_at", "")),
         texts["expires_at"],
-        document["held_since_ns"],
+        str(document["held_since"]),
         str(document.get("attempt", "")),
     )
 
@@ -208,7 +208,7 @@ class Pins:
             "by": by,
             "created_at": instants.to_text(hold.t0_ns),
             "expires_at": expires_at,
-            "held_since_ns": hold.t0_ns,
+            "held_since": instants.to_text(hold.t0_ns),
             "attempt": uuid.uuid4().hex,
         }
         incoming = self._backend.incoming()

@@ -6,7 +6,7 @@ import secrets
 import socket
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -44,12 +44,12 @@ class Moment:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return asdict(self)
+        return {"host": self.host, "wall_ns": self.wall_ns, "boot_id": self.boot_id, "boot_ns": self.boot_ns}
 
     @classmethod
     def from_json(cls, value: object) -> Self | None:
         """From `to_json`'s object; None where it is none."""
-        if not isinstance(value, dict) or type(value.get("wall_ns")) is not int or not isinstance(value["host"], str):
+        if not isinstance(value, dict) or type(value.get("wall_ns")) is not int or not isinstance(value.get("host"), str):
             return None
         boot_id, boot_ns = value.get("boot_id"), value.get("boot_ns")
         known = isinstance(boot_id, str) and type(boot_ns) is int

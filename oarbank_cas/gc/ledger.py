@@ -191,6 +191,10 @@ class Ledger:
             last = rows[-1][0]
             yield [Action(*row[1:]) for row in rows]
 
+    def has_plan(self) -> bool:
+        """Whether there is anything to do."""
+        return self.db.execute("SELECT 1 FROM actions LIMIT 1").fetchone() is not None
+
     def count(self, what: str) -> int:
         """How much is to be done of one kind."""
         found = self.db.execute("SELECT count(*) FROM actions WHERE what = ?", (what,)).fetchone()

@@ -121,7 +121,7 @@ class Mark:
             before = None
             if known is not None and known[0] == stat.name:
                 before, known = known, next(cached, None)
-            if before is not None and before[1] == stat.validator:
+            if before is not None and before[1] == rules.cache_key(stat.validator, stat.time_ns):
                 self._entry(stat, before[2], writer)
                 continue
             found = self._read(stat)
@@ -153,7 +153,7 @@ class Mark:
             # Nobody is answered from a tombstone: a manifest of it that is gone stands in nobody's way.
             self._ledger.add_refs(facts.refs, () if facts.ended else facts.manifests, number)
         if writer is not None:
-            writer.add(facts_codec.encode(stat.name, stat.validator, facts))
+            writer.add(facts_codec.encode(stat.name, rules.cache_key(stat.validator, stat.time_ns), facts))
 
     def _check_gone(self, name: str) -> None:
         """An entry that the last run saw, and this listing does not show, must be gone: else the listing is short."""

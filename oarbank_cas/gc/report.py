@@ -76,7 +76,12 @@ class Table:
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Count and bytes of every action."""
-        return {action: {"count": self.count(action), "bytes": self.bytes(action)} for action in ACTIONS}
+        found = {action: {"count": 0, "bytes": 0} for action in ACTIONS}
+        for (action, _, _), count in self._counts.items():
+            found[action]["count"] += count
+        for (action, _, _), size in self._bytes.items():
+            found[action]["bytes"] += size
+        return found
 
     def rows(self) -> list[dict[str, Any]]:
         """One object for each action, module and age."""

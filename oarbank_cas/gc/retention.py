@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from oarbank_cas import layout
@@ -64,7 +64,8 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object: what `policy.json` holds."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in found.items() if value is not None}
 
     def over(self, stored: Policy) -> Policy:
         """This policy, with the rules that it leaves out taken from `stored`."""

@@ -17,8 +17,8 @@ slack, D the life of a delete, tm the store's time before a run's first listing.
 9.  Or by a copy, and a delete that the storage refuses later than D after the copy's time.
 10. A fossil's age starts at its own time, plus D where it was copied (`Fossil.age_start_ns`).
 11. Reviving copies, and keeps the fossil.
-12. A fossil is purged only when it is old by the store's clock, and old by gc's clocks since a completed run saw it, and
-    unreached (`may_purge`).
+12. A fossil is purged only when it is old by the store's clock, and old by gc's clocks since a completed run saw it,
+    and unreached (`may_purge`).
 13. Of a reached blob the fossils go only when the blob itself stands, and is old (`may_purge`).
 14. A reader looks for the blob, then for its fossils, and again where that took longer than S (`Blobs`).
 15. S never shrinks; a new epoch waits for the word that all roots are there (`roots_are_known`).
@@ -178,6 +178,12 @@ def needs_yes_really(blobs: int, condemned: int) -> bool:
 def roots_are_known(epoch: int, *, confirmed: bool) -> bool:
     """Rule 15: after a restore or an adoption an operator says that all roots are in this store."""
     return epoch <= 1 or confirmed
+
+
+def cache_key(validator: str, time_ns: int) -> str:
+    """Rule 6: what, beside its name, an object must still have for what was read of it to count."""
+    del time_ns  # two incarnations of a name can share it
+    return validator
 
 
 def doubts_stop(doubts: int) -> bool:

@@ -64,8 +64,8 @@ class Rooms:
 # -- writers
 
 
-def publish(key, contents, token):
-    """An agent that uploads and records under one hold."""
+def publish(key, contents, token, naps=(0,)):
+    """An agent that uploads and records under one hold, some time later."""
 
     def party(party):
         rooms = Rooms(party)
@@ -75,6 +75,9 @@ def publish(key, contents, token):
                 intake.add_bytes(content)
             rooms.results.require(intake, checked)
             hold = intake.commit()
+        nap = party.world.chooser.pick(naps)
+        if nap:
+            party.sleep(nap)
         recorded = rooms.results.create(parse_key(key), "any", checked, Origin(by="agent"), hold)
         if recorded.recorded:
             party.world.promise(recorded)
@@ -215,6 +218,8 @@ def gc(runs=2, policy=None, between=(SETTLED + 2 * S,), options=OPTIONS):
             try:
                 report = collect(party.backend, DESCRIPTOR, policy, options, around=party.around())
                 party.world.note(party, "gc", f"{report.exit_code} {report.doubts[:1]} {report.failed}")
+                if report.doubts and not party.world.doubts_expected and not party.world.remote_faults:
+                    raise Violation(f"gc doubts without a reason: {report.doubts[0]}")
             except CasError as error:
                 party.world.note(party, "gc", f"fails: {error}")
 
@@ -441,7 +446,113 @@ def two_writers(world):
     world.add("reader", read(KEY, 1))
 
 
+def blind_gc(world):
+    """A gc that cannot read entries, beside a reader and one that can."""
+    world.doubts_expected = True
+    world.add("blind", gc(3)).blind = True
+    world.add("reader", read(KEY, 2))
+    world.add("gc", gc(2, between=ANY_BETWEEN))
+
+
+def bad_gateway(world):
+    """The gateway that serves one gc has a clock that is a day ahead."""
+    world.doubts_expected = True
+    world.add("ahead", gc(2, between=(S, SETTLED + 2 * S))).skew = DAY
+    world.add("writer", agent_and_coordinator(KEY, (X,), "a", (0, S)))
+    world.add("gc", gc(2, between=ANY_BETWEEN))
+
+
+def _clocks(gcs, offsets):
+    """Give gc's machines their clocks: rule 12 then rests on the store's clock alone."""
+    for party, offset in zip(gcs, offsets, strict=True):
+        party.wall_offset = offset
+
+
+SLOW = (0, 30 * S, SESSION_S * S - 20 * S, SESSION_S * S - 2 * S)
+
+
+def wrong_clocks(world):
+    """The machines of two gc disagree by a day, and a writer takes its time."""
+    first = world.add("gc1", gc(1), after=world.chooser.pick((0, S)))
+    second = world.add("gc2", gc(2, between=(S, 30 * S)), after=world.chooser.pick((5 * S, 60 * S, SESSION_S * S)))
+    _clocks((first, second), (-DAY, 0))
+    world.add("writer", publish(KEY, (X,), "a", SLOW))
+
+
+def tight(world):
+    """Clocks of gateways differ as far as the slack allows, and a writer uses all of its session."""
+    writer = world.add("writer", publish(KEY, (X,), "a", (SESSION_S * S - S,)))
+    first = world.add("gc1", gc(1), after=S)
+    second = world.add("gc2", gc(1), after=SESSION_S * S + world.chooser.pick((-4, -3, -2, -1, 0, 1)) * S)
+    writer.skew, first.skew, second.skew = 0, -2 * S, 2 * S
+    _clocks((first, second), (-DAY, 0))
+
+
+def late_delete(world):
+    """A delete that comes near the end of its life, and a writer that saw the blob just before."""
+    first = world.add("gc1", gc(1))
+    first.naps.append(("delete", "blobs/", 55 * S))
+    second = world.add("gc2", gc(1), after=SETTLED + world.chooser.pick((2, 10, 20)) * S)
+    _clocks((first, second), (-DAY, 0))
+    world.add("writer", publish(KEY, (X,), "a", (SESSION_S * S - 2 * S,)), after=50 * S)
+
+
+def overdue_delete(world):
+    """A gc that stalls between its copy and its delete, until everything else has moved on."""
+    first = world.add("gc1", gc(1))
+    first.naps.append(("delete", "blobs/", 5 * SETTLED))
+    world.add("gc2", gc(3, between=(SETTLED + 70 * S,)), after=S)
+    world.add("writer", publish(KEY, (X,), "a", (0, 30 * S)), after=world.chooser.pick((4 * SETTLED, 5 * SETTLED - S)))
+
+
+def revive_before_delete(world):
+    """A delete on its way while a writer brings back what another gc condemned."""
+    first = world.add("gc1", gc(1))
+    first.naps.append(("delete", "blobs/", 40 * S))
+    world.add("gc2", gc(1), after=2 * S)
+    world.add("writer", record(KEY, (X,), "a"), after=world.chooser.pick((10, 20, 30)) * S)
+
+
+def stalled_purge(world):
+    """A gc that stalls before it purges, while the blob comes back and is condemned again."""
+    first = world.add("gc1", gc(1))
+    first.naps.append(("delete", "fossils/", 300 * S))
+    world.add("gc2", gc(2, between=(60 * S,)), after=5 * S)
+    world.add("writer", publish(KEY, (X,), "a", (60 * S, 90 * S)), after=world.chooser.pick((30, 50)) * S)
+
+
+def stalled_mark(world):
+    """A gc that stalls between its mark and its plan."""
+    party = world.add("gc1", gc(1), after=60 * S)
+    party.naps += [("list", "blobs/", 2 * SETTLED), ("stat", layout.POLICY, 2 * SETTLED)]
+    party.wall_offset = DAY
+    world.add("writer", publish(KEY, (X,), "a", (70 * S, 90 * S)))
+    world.add("gc2", gc(1), after=S)
+
+
+def ended_under_reader(world):
+    """An operator ends an entry that a reader was just answered from, and gc comes along."""
+    world.add("reader", read(KEY, 1))
+    world.add("operator", invalidate(KEY))
+    world.add("gc", gc(2, between=ANY_BETWEEN))
+
+
+def expired_under_reader(world):
+    """Retention ends an entry that a reader was just answered from."""
+    world.add("reader", read(KEY, 1))
+    world.add("gc", gc(2, KEEP_NOTHING, between=ANY_BETWEEN))
+
+
 SCENARIOS = {
+    "wrong clocks": (wrong_clocks, ORPHANS),
+    "tight": (tight, ("orphan",)),
+    "late delete": (late_delete, ("orphan",)),
+    "overdue delete": (overdue_delete, ("orphan",)),
+    "revive before delete": (revive_before_delete, ("orphan", "fossil")),
+    "stalled purge": (stalled_purge, ("old fossil",)),
+    "stalled mark": (stalled_mark, ("orphan", "fossil")),
+    "ended under a reader": (ended_under_reader, ("entry", "entry on old fossil")),
+    "expired under a reader": (expired_under_reader, ("entry", "entry on old fossil")),
     "dedup": (dedup, ORPHANS),
     "reupload": (reupload, ORPHANS),
     "three gcs": (three_gcs, ORPHANS),
@@ -452,5 +563,7 @@ SCENARIOS = {
     "invalidate and record": (rerecord, ("entry", "entry on old fossil")),
     "undo": (undoing, ("entry", "entry on old fossil")),
     "agent and coordinator": (agent_coordinator, ORPHANS),
+    "blind gc": (blind_gc, ("entry", "entry on old fossil")),
+    "bad gateway": (bad_gateway, ("orphan", "fossil", "old fossil")),
     "two writers": (two_writers, ("empty", *ORPHANS)),
 }

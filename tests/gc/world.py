@@ -8,6 +8,7 @@ answer is lost or a request arrives late. All parties work on one `MemoryBackend
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import time as real_time
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from oarbank_cas import entry as codec
 from oarbank_cas import layout
 from oarbank_cas.backends.base import Backend
 from oarbank_cas.backends.memory import MemoryBackend, _bytes_of
-from oarbank_cas.errors import CasError, CorruptError, UnavailableError
+from oarbank_cas.errors import CasError, CorruptError, InvalidInputError, UnavailableError
 from oarbank_cas.gc import rules
 from oarbank_cas.gc.clocks import Moment, Surroundings
 from oarbank_cas.lookups import wanted as entry_needs
@@ -128,6 +129,8 @@ class Party:
         self.asleep_until = starts_at
         self.dead = False
         self.suspended = 0
+        self.blind = False
+        self.naps = []  # (operation, start of a name, for how long): where it surely sleeps, once
         self.skew = world.chooser.skew()
         self.wall_offset = world.chooser.host_offset()
         self.backend = PartyBackend(world, self)
@@ -136,6 +139,8 @@ class Party:
     def _main(self, function):
         try:
             function(self)
+        except (CorruptError, InvalidInputError) as error:
+            raise Violation(f"{self.name} found something damaged or wrong: {error!r}") from error
         except CasError as error:
             self.world.note(self, "gives up", repr(error)[:160])
 
@@ -181,6 +186,11 @@ class PartyBackend(Backend):
         world = self._world
         if world.over or self._party.dead:
             raise greenlet.GreenletExit
+        for nap in self._party.naps:
+            if nap[0] == op and name.startswith(nap[1]):
+                self._party.naps.remove(nap)
+                self._party.asleep_until = world.now + nap[2]
+                break
         world.hub.switch()
         if world.over or self._party.dead:
             raise greenlet.GreenletExit
@@ -218,6 +228,8 @@ class PartyBackend(Backend):
 
     def read(self, name, max_bytes):
         self._point("read", name)
+        if self._party.blind and name.startswith(layout.RESULTS):
+            raise CorruptError(f"{name} cannot be read here")
         return self._memory.read(name, max_bytes)
 
     def open(self, name, start=0):
@@ -285,6 +297,8 @@ class PartyBackend(Backend):
 class World:
     """The store, the clock, the parties, and what was promised to whom."""
 
+    entries_may_go = False
+
     def __init__(self, chooser, *, atomic_move, objects=None, now=EPOCH, trace=False):
         self.chooser = chooser
         chooser.world = self
@@ -294,8 +308,7 @@ class World:
         self.memory.where = "the store"
         if objects:
             self.memory._objects.update(objects)
-            for _ in range(len(objects) + 1000):
-                next(self.memory._serial)
+            self.memory._serial = itertools.count(100_000)
         self.remote_faults = chooser.faults and not atomic_move
         self.parties = []
         self.late = []
@@ -304,6 +317,7 @@ class World:
         self.trace = [] if trace else None
         self.ended = {}  # entry's bytes -> when it was ended
         self.promised = set()  # (object name, bytes) of entries that a caller was told to stand
+        self.doubts_expected = False
         self.undone = set()  # keys whose ended entries may come back
         self.pins = {}  # name -> digests that its maker was told to be kept
         self.readers = []  # (until, digests): readers who were answered, and may read for a session
@@ -411,7 +425,8 @@ class World:
         done = remove(*args)
         if done and before is not None and name not in objects:
             if name.startswith(layout.RESULTS) and isinstance(codec.decode(before[1]), codec.Entry):
-                if self.vouched(name, before[0], before[1], codec.decode(before[1]).header):
+                self.ended[before[1]] = self.now
+                if not self.entries_may_go:
                     raise Violation(f"the live entry {name} was deleted")
             if name.startswith((layout.FOSSILS, layout.BLOBS)):
                 digest = name.rpartition("/")[2][:64]
