@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-# The helpers beside this file are imported by name, also by the processes that the tests start.
+# The modules beside this file are imported by name, also by the processes that the tests start.
 sys.path.append(str(Path(__file__).parent))
 
 BUDGET = float(os.environ.get("OARBANK_CAS_TEST_BUDGET", "1"))
