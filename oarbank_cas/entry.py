@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MAX_HEADER = 2**20
 """Bytes of a header line; more is damage."""
 
+_ENDING_ROOM = 2**16
+"""Bytes of `MAX_HEADER` that an entry leaves free, so that a tombstone can repeat its fields and say why it ended."""
+
 MAX_ENVELOPE = 64 * 2**20
 """Bytes of an envelope."""
 
@@ -94,8 +97,9 @@ def encode(header: Mapping[str, Any], body: bytes) -> bytes:
         "body_sha256": hashlib.sha256(body).hexdigest(),
     }
     line = json.dumps(bound, separators=(",", ":")).encode()
-    if len(line) > MAX_HEADER:
-        raise InvalidInputError(f"needs a header of {len(line)} bytes; an entry has at most {MAX_HEADER}", "entry")
+    most = MAX_HEADER - (_ENDING_ROOM if header.get("kind") == "entry" else 0)
+    if len(line) > most:
+        raise InvalidInputError(f"needs a header of {len(line)} bytes; there are at most {most}", "entry")
     if header.get("kind") == "entry" and len(body) > MAX_ENVELOPE:
         raise InvalidInputError(f"has {len(body)} bytes; at most {MAX_ENVELOPE} are recorded", "result envelope")
     return line + b"\n" + body

@@ -227,8 +227,6 @@ class LocalBackend(Backend):
             except FileExistsError:
                 return changed
             except FileNotFoundError:
-                if os.path.islink(os.path.dirname(parent)):
-                    break
                 changed += self._make_parents(parent)
             else:
                 changed.append(os.path.dirname(parent))
@@ -379,6 +377,7 @@ class LocalBackend(Backend):
                     elif not found.is_file(follow_symlinks=False):
                         yield f"{prefix}{found.name}", "a symbolic link" if found.is_symlink() else "no regular file"
         except (FileNotFoundError, NotADirectoryError):
+            self._check_there()
             return
         except OSError as error:
             self.raise_for(error, prefix)
@@ -529,22 +528,40 @@ class LocalBackend(Backend):
 
     def delete(self, name: str, expected: str | None = None) -> bool:
         """See `Backend.delete`."""
-        path = self._path(name)
+        return self._delete_all([(name, expected)]) == 1
+
+    def delete_many(self, names: Sequence[str]) -> int:
+        """See `Backend.delete_many`."""
+        return self._delete_all([(name, None) for name in names])
+
+    def _delete_all(self, items: Sequence[tuple[str, str | None]]) -> int:
+        changed: set[str] = set()
+        removed = 0
+        try:
+            for name, expected in items:
+                if self._unlink(name, expected):
+                    removed += 1
+                    changed.add(os.path.dirname(self._path(name)))
+        finally:
+            try:
+                # A directory that went too has nothing left to lose.
+                self._flush_names({directory for directory in changed if os.path.isdir(directory)})
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self.raise_for(error, items[0][0])
+        return removed
+
+    def _unlink(self, name: str, expected: str | None) -> bool:
         try:
             with self._locked(name) if expected is not None else contextlib.nullcontext():
                 standing = self.stat(name)
                 if standing is None or expected not in (None, standing.validator):
                     return False
                 self._outlast(standing.time_ns)
-                oscalls.unlink(path)
+                oscalls.unlink(self._path(name))
         except FileNotFoundError:
             return False
-        except OSError as error:
-            self.raise_for(error, name)
-        try:
-            oscalls.sync_directory(os.path.dirname(path))
-        except FileNotFoundError:
-            pass  # its directory went too
         except OSError as error:
             self.raise_for(error, name)
         return True
@@ -572,16 +589,29 @@ class LocalBackend(Backend):
 
     def rename(self, name: str, to: str, expected: str) -> bool:
         """See `Backend.rename`."""
+        return self.rename_many([(name, to, expected)])[0]
+
+    def rename_many(self, moves: Sequence[tuple[str, str, str]]) -> list[bool]:
+        """See `Backend.rename_many`."""
+        changed: set[str] = set()
+        try:
+            return [self._rename(name, to, expected, changed) for name, to, expected in moves]
+        finally:
+            try:
+                self._flush_names(changed)
+            except OSError as error:
+                self.raise_for(error, moves[0][0])
+
+    def _rename(self, name: str, to: str, expected: str, changed: set[str]) -> bool:
         path, target = self._path(name), self._path(to)
         try:
             with self._locked(name):
                 standing = self.stat(name)
                 if standing is None or standing.validator != expected:
                     return False
-                changed = {os.path.dirname(path), *self._not_yet_durable(os.path.dirname(target))}
+                changed.update((os.path.dirname(path), *self._not_yet_durable(os.path.dirname(target))))
                 changed.update(self._make_parents(target))
                 oscalls.rename_new(path, target)
-            self._flush_names(changed)
         except FileExistsError as error:
             raise ConflictError(f"{to} stands already in {self.where}") from error
         except OSError as error:
@@ -590,22 +620,36 @@ class LocalBackend(Backend):
 
     def touch(self, name: str) -> ObjectStat | None:
         """See `Backend.touch`."""
+        return self.touch_many([name])[0]
+
+    def touch_many(self, names: Sequence[str]) -> list[ObjectStat | None]:
+        """See `Backend.touch_many`."""
+        one_by_one = len(names) <= _FEW or not self.group_commit
+        touched = [self._touch(name, flush=one_by_one) for name in names]
+        if not one_by_one:
+            try:
+                self._sync_filesystem()
+            except OSError as error:
+                self.raise_for(error, names[0])
+        return [self.stat(name) if done else None for name, done in zip(names, touched, strict=True)]
+
+    def _touch(self, name: str, *, flush: bool) -> bool:
         path = self._path(name)
         if self.stat(name) is None:
-            return None
+            return False
         try:
             os.utime(path)
-            if sys.platform != "win32":
+            if flush and sys.platform != "win32":
                 fd = os.open(path, _READ)
                 try:
                     oscalls.sync_file(fd)
                 finally:
                     os.close(fd)
         except FileNotFoundError:
-            return None
+            return False
         except OSError as error:
             self.raise_for(error, name)
-        return self.stat(name)
+        return True
 
     def flush(self, names: Iterable[str]) -> None:
         """See `Backend.flush`."""

@@ -70,6 +70,7 @@ CALLS = {
     "rename": lambda b, put: b.rename("x/a", "x/b", "validator"),
     "touch": lambda b, put: b.touch("x/a"),
     "listing": lambda b, put: list(b.listing("x/")),
+    "strays": lambda b, put: list(b.strays("x/")),
     "listing of all": lambda b, put: list(b.listing("")),
     "flush": lambda b, put: b.flush(["x/a"]),
     "flush of many": lambda b, put: b.flush([f"x{n}/a" for n in range(20)]),
@@ -179,6 +180,12 @@ class TestPlantedThings:
 
     def test_it_is_no_object_in_a_listing(self, planted):
         assert [found.name for found in planted.listing("x/")] == ["x/other"]
+
+    def test_it_is_told_where_strays_are_asked_for(self, planted):
+        is_folder = os.path.isdir(os.path.join(planted.where, "x", "a")) and not os.path.islink(
+            os.path.join(planted.where, "x", "a")
+        )
+        assert [name for name, _ in planted.strays("x/")] == ([] if is_folder else ["x/a"])
 
     def test_a_link_to_a_folder_is_not_left_out_of_a_listing(self, disk, put, tmp_path):
         put(disk, "x/ab/one", b"1")

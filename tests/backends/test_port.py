@@ -481,6 +481,11 @@ class TestManyAtOnce:
 
 
 class TestTheRest:
+    def test_objects_are_no_strays(self, backend, put):
+        put(backend, "x/a/b", b"1")
+        assert list(backend.strays("x/")) == []
+        assert list(backend.strays("none/")) == []
+
     def test_flushing_needs_no_more_than_names(self, backend, put):
         put(backend, "x/a", b"1")
         backend.flush([])

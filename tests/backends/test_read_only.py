@@ -14,6 +14,7 @@ READS = {
     "stat": lambda b: b.stat("x/a"),
     "read": lambda b: b.read("x/a", 100),
     "listing": lambda b: list(b.listing("x/")),
+    "strays": lambda b: list(b.strays("x/")),
 }
 CHANGES = {
     "incoming": lambda b: b.incoming(),

@@ -153,7 +153,7 @@ class TestDamagedBlobs:
             assert caught.value.actual == digest_of(wrong)
         assert not (tmp_path / "got").exists()
 
-    @pytest.mark.parametrize("damage", DAMAGE)
+    @pytest.mark.parametrize("damage", ["the last byte", "truncated", "nothing left"])
     def test_they_are_set_aside_and_not_served_again(self, store, way, damage):
         digest = store.put(DATA)
         wrong = DAMAGE[damage](DATA)
@@ -192,6 +192,17 @@ class TestDamagedBlobs:
             store.put(DATA)
         assert sorted(store.object(name) for name in store.names(layout.DAMAGED)) == [b"0", b"1", b"2"]
         assert store.blobs.check(digest) is True
+
+    @pytest.mark.parametrize("step", [len(DATA), 1_000_001])
+    def test_the_read_that_would_hand_out_the_end_raises_and_none_after_it_is_needed(self, store, step):
+        digest = store.put(DATA)
+        store.rot(layout.blob(digest), DAMAGE["the first byte"](DATA))
+        with store.blobs.open(digest) as reader:
+            left = len(DATA)
+            while left > step:
+                left -= len(reader.read(step))
+            with pytest.raises(CorruptError):
+                reader.read(left)
 
     def test_the_reader_raises_again_when_asked_again(self, store):
         digest = store.put(DATA)

@@ -200,10 +200,16 @@ class TestWhatMayBeRecorded:
             store.results.record(OTHER_KEY, envelope(payload={"text": "x" * (256 * 1024)}), origin)
 
     def test_what_could_not_be_read_again_is_refused(self, store, key, envelope, monkeypatch):
-        monkeypatch.setattr(codec, "MAX_HEADER", 2000)
+        monkeypatch.setattr(codec, "MAX_HEADER", 2**16 + 2000)
         with pytest.raises(InvalidInputError, match="header"):
             store.results.record(key, envelope(provenance={"host": "h" * 2000}), Origin(by="t"))
         assert store.lookups.lookup(key).reason == "absent"
+
+    def test_what_is_recorded_can_be_ended_whatever_is_said_of_it(self, store, key, envelope):
+        largest = envelope(provenance={"host": "h" * (codec.MAX_HEADER - 2**16 - 1000)})
+        assert store.results.record(key, largest, Origin(by="t")).recorded
+        assert store.results.invalidate(key, by="\U0001f600" * 1000, reason="\0" * 1000) is True
+        assert store.lookups.lookup(key).reason == "invalidated"
 
 
 class TestTheFirstWriterWins:
