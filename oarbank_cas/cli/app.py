@@ -161,8 +161,10 @@ def _run() -> int:
     except (_UnreadError, BrokenPipeError):
         raise
     except OSError as error:
+        if error.filename is None:
+            raise  # of stdout, most likely, where no document can be printed either
         code = _NO_PERMISSION if isinstance(error, PermissionError) else _IO_ERROR
-        return _failed(f"{error.filename or 'output'}: {error.strerror or error}", type(error).__name__, code)
+        return _failed(f"{error.filename}: {error.strerror or error}", type(error).__name__, code)
     except Exception as error:  # noqa: BLE001 - the interpreter would end with 1, which means "no" here
         traceback.print_exc()
         return _failed(f"this is a bug, please report it: {error!r}", type(error).__name__, _BUG)
