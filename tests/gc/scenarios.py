@@ -543,7 +543,21 @@ def expired_under_reader(world):
     world.add("gc", gc(2, KEEP_NOTHING, between=ANY_BETWEEN))
 
 
+def one_gc(world):
+    """One writer that relies on what is there, and one gc."""
+    world.add("writer", record(KEY, (X,), "a"))
+    world.add("gc", gc(1))
+
+
+def one_gc_and_a_reader(world):
+    """One reader and one gc."""
+    world.add("reader", read(KEY, 1))
+    world.add("gc", gc(1))
+
+
 SCENARIOS = {
+    "one gc": (one_gc, ORPHANS),
+    "one gc and a reader": (one_gc_and_a_reader, ("entry on old fossil", "entry")),
     "wrong clocks": (wrong_clocks, ORPHANS),
     "tight": (tight, ("orphan",)),
     "late delete": (late_delete, ("orphan",)),

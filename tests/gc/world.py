@@ -129,6 +129,7 @@ class Party:
         self.asleep_until = starts_at
         self.dead = False
         self.suspended = 0
+        self.at = ""  # the name that its next operation is about
         self.blind = False
         self.naps = []  # (operation, start of a name, for how long): where it surely sleeps, once
         self.skew = world.chooser.skew()
@@ -186,6 +187,7 @@ class PartyBackend(Backend):
         world = self._world
         if world.over or self._party.dead:
             raise greenlet.GreenletExit
+        self._party.at = name
         for nap in self._party.naps:
             if nap[0] == op and name.startswith(nap[1]):
                 self._party.naps.remove(nap)
