@@ -463,6 +463,12 @@ class TestWhatIsNoHit:
         assert filled.results.record(key, filled.envelope, origin, result_class).recorded
         assert filled.lookups.lookup(key, result_class).hit
 
+    @pytest.mark.parametrize(("key", "stage"), [("0f" * 32, "s"), ("0f" * 32 + ":s", None), ("0f" * 32 + ":s", "t")])
+    def test_a_header_that_contradicts_itself_is_damage(self, store, key, stage, envelope):
+        header = {"kind": "entry", "job_key": key, "stage": stage, "class": "any"}
+        store.place(name_of(key), codec.encode(header, envelope()))
+        assert store.lookups.lookup(key).reason == "corrupt"
+
     def test_a_missing_blob_makes_it_incomplete_and_a_record_supersedes_it(self, filled, key, origin, envelope):
         filled.results.record(key, filled.envelope, origin)
         for digest in (*filled.digests, manifest_of(filled)):
