@@ -32,7 +32,16 @@ if TYPE_CHECKING:
 
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.contracts.manifest import FileRef
+    from oarbank_cas.copying import Options as CopyOptions
+    from oarbank_cas.copying import Report as CopyReport
     from oarbank_cas.descriptor import Descriptor
+    from oarbank_cas.gc.collect import Options as GcOptions
+    from oarbank_cas.gc.report import Report as GcReport
+    from oarbank_cas.gc.retention import Policy
+    from oarbank_cas.purge import Report as PurgeReport
+    from oarbank_cas.stats import Stats
+    from oarbank_cas.verify import Options as VerifyOptions
+    from oarbank_cas.verify import Report as VerifyReport
 
 Progress = Callable[[int], None]
 """Called with the bytes of each file that is done, from several threads."""
@@ -238,6 +247,53 @@ class Store:
     def undo_invalidate(self, key: str, result_class: str = "any", *, by: str) -> bool:
         """Bring an ended entry back; see `Results.undo`."""
         return self.results.undo(key, result_class, by=by)
+
+    # -- operators
+
+    def gc(
+        self,
+        policy: Policy | None = None,
+        options: GcOptions | None = None,
+        *,
+        by: str = "oarbank-cas gc",
+        progress: Callable[[str, int], None] | None = None,
+    ) -> GcReport:
+        """Collect garbage, or say what would be collected; see `oarbank_cas.gc.collect.collect`."""
+        from oarbank_cas.gc.collect import collect
+
+        return collect(self.backend, self.descriptor, policy, options, by=by, progress=progress)
+
+    def verify(
+        self, options: VerifyOptions | None = None, source: Store | None = None, progress: Progress | None = None
+    ) -> VerifyReport:
+        """Check everything, and repair it where asked; see `oarbank_cas.verify.verify`."""
+        from oarbank_cas.verify import verify
+
+        return verify(self, options, source, progress)
+
+    def stats(self, progress: Progress | None = None, *, with_gc: bool = True) -> Stats:
+        """Figures about everything in the store; see `oarbank_cas.stats.stats`."""
+        from oarbank_cas.stats import stats
+
+        return stats(self, progress, with_gc=with_gc)
+
+    def copy_to(
+        self,
+        target: Store,
+        wanted: Sequence[str] | None = None,
+        options: CopyOptions | None = None,
+        progress: Progress | None = None,
+    ) -> CopyReport:
+        """Copy what is wanted, or everything, to another store; see `oarbank_cas.copying.copy`."""
+        from oarbank_cas.copying import copy
+
+        return copy(self, target, wanted, options, progress)
+
+    def purge(self, digest: str, *, by: str, reason: str, progress: Progress | None = None) -> PurgeReport:
+        """Remove a blob at once and for good, whatever refers to it; see `oarbank_cas.purge.purge`."""
+        from oarbank_cas.purge import purge
+
+        return purge(self, digest, by=by, reason=reason, progress=progress)
 
     # -- jobs
 

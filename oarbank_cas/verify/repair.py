@@ -1,0 +1,172 @@
+"""Putting right what a verification found: from what the store itself still has, else from another store.
+
+Only verified bytes go in, under names where nothing stands, and every healed blob is read once more afterwards. Nothing
+is deleted: what was in the way is moved to `damaged/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from oarbank_cas import copying, layout
+from oarbank_cas import entry as codec
+from oarbank_cas.errors import CasError, CorruptError, NotFoundError, UnavailableError
+from oarbank_cas.gc.names import is_entry_name
+from oarbank_cas.intake import Intake
+from oarbank_cas.verify.checks import check_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from oarbank_cas.backends.base import Reader
+    from oarbank_cas.rooms import Rooms
+    from oarbank_cas.verify.report import Problem
+
+
+class _Stream:
+    """A stored object as a binary stream, for `Intake.add_stream`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        return self._reader.read(size)
+
+
+class Repair:
+    """Heals one store.
+
+    Args:
+        rooms: the store.
+        source: another store, or None.
+        progress: called with the bytes of each blob that is brought.
+        workers: threads.
+    """
+
+    KINDS = ("damaged", "missing", "misplaced", "irregular")
+    """Kinds of problems that can be healed."""
+
+    def __init__(
+        self, rooms: Rooms, source: Rooms | None, progress: Callable[[int], None], workers: int | None
+    ) -> None:
+        self._rooms = rooms
+        self._source = source
+        self._workers = workers or os.cpu_count() or 1
+        self._copier = (
+            None if source is None else copying.Copier(source, rooms, copying.Options(replace_ended=False), progress)
+        )
+
+    def heal(self, problems: list[Problem]) -> Iterator[tuple[Problem, str | None]]:
+        """Try to put problems right; how each was, or None where it was not."""
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="oarbank-cas-repair") as pool:
+            yield from zip(problems, pool.map(self._guarded, problems), strict=True)
+
+    def _guarded(self, problem: Problem) -> str | None:
+        try:
+            return self._heal(problem)
+        except UnavailableError:
+            raise
+        except CasError:
+            return None  # the problem stands as it was told
+
+    def _heal(self, problem: Problem) -> str | None:
+        if problem.digest is None:
+            return self._entry(problem) if is_entry_name(problem.name) else None
+        if problem.kind == "misplaced":
+            return self._misplaced(problem.name, problem.digest)
+        if problem.name.startswith(layout.FOSSILS):
+            # A fossil is a spare: with the damaged one set aside, what is needed is told as missing.
+            return "it was a spare" if problem.aside and self._is_spare(problem.digest) else None
+        return self._blob(problem.digest)
+
+    def _is_spare(self, digest: str) -> bool:
+        return self._rooms.blobs.has(digest) and self._rooms.blobs.check(digest)
+
+    # -- blobs
+
+    def _blob(self, digest: str) -> str | None:
+        ways: tuple[tuple[str, Callable[[str], bool]], ...] = (
+            ("it was healed from a fossil", self._from_fossil),
+            ("what was set aside is sound after all, and was put back", self._from_damaged),
+            ("it was healed from the other store", self._from_source),
+        )
+        for how, bring in ways:
+            try:
+                if bring(digest) and self._stands(digest):
+                    return how
+            except (NotFoundError, CorruptError):
+                continue
+        return None
+
+    def _from_fossil(self, digest: str) -> bool:
+        return self._rooms.blobs.revive(digest) is not None
+
+    def _stands(self, digest: str) -> bool:
+        """Whether the right bytes are there now, under the blob's own name."""
+        return self._rooms.blobs.check(digest) and self._rooms.blobs.has(digest)
+
+    def _from_damaged(self, digest: str) -> bool:
+        """Bytes that failed their check by a fault of the machine may be right when it is mended."""
+        prefix = f"{layout.DAMAGED}{digest}."
+        for stat in self._rooms.backend.listing(layout.DAMAGED, after=prefix):
+            if not stat.name.startswith(prefix):
+                return False
+            if self._add(stat.name, digest):
+                return True
+        return False
+
+    def _add(self, name: str, digest: str) -> bool:
+        """Put the bytes of an object, if they are those of a blob."""
+        backend = self._rooms.backend
+        with backend.open(name) as reader, Intake(backend, self._rooms.blobs) as intake:
+            if intake.add_stream(_Stream(reader)).digest != digest:  # type: ignore[arg-type]
+                return False
+            intake.commit()
+        return True
+
+    def _from_source(self, digest: str) -> bool:
+        if self._copier is None or self._source is None:
+            return False
+        self._copier.blobs({digest: self._source.blobs.size_for_readers(digest) or 0})
+        return True
+
+    def _misplaced(self, name: str, digest: str) -> str | None:
+        """Bring a blob under its own name; what nobody finds is set aside."""
+        if not self._add(name, digest):
+            return None
+        if not self._stands(digest):
+            return None
+        self._set_aside(name, digest)
+        return f"it stands under its own name; what was misplaced is in {layout.DAMAGED}"
+
+    def _set_aside(self, name: str, digest: str) -> None:
+        backend = self._rooms.backend
+        stat = backend.stat(name)
+        if stat is None:
+            return
+        target = layout.damaged(digest, secrets.token_hex(8))
+        if backend.atomic_move:
+            backend.rename(name, target, stat.validator)
+        else:
+            backend.copy(name, target)
+            backend.delete(name, stat.validator)
+
+    # -- entries
+
+    def _entry(self, problem: Problem) -> str | None:
+        """Bring an entry that is damaged here; it takes the place of that very one."""
+        if self._copier is None:
+            return None
+        backend = self._rooms.backend
+        with contextlib.suppress(NotFoundError):  # a record took its place, or it was never there
+            backend.copy(problem.name, layout.damaged(copying.key_of(problem.name)[0].hex, secrets.token_hex(8)))
+        if not self._copier.entry(problem.name):
+            return None
+        data, stat = backend.read(problem.name, codec.MAX_OBJECT)
+        facts, wrong = check_entry(self._rooms.blobs, stat, data)
+        return "it was healed from the other store" if facts is not None and wrong is None else None
