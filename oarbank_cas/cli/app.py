@@ -29,6 +29,14 @@ _HOMES = {
     "invalidate": "ending",
     "stage": "mounts",
     "fetch": "mounts",
+    "pin": "pins",
+    "unpin": "pins",
+    "pins": "pins",
+    "gc": "gc",
+    "verify": "verify",
+    "stats": "stats",
+    "copy": "copying",
+    "purge": "purge",
     "schema": "stores",
 }
 """Command to the module of this package that has it, under the same name; in the order in which help lists them."""
