@@ -17,7 +17,7 @@ from oarbank_cas import entry as codec
 from oarbank_cas.errors import CasError, CorruptError, NotFoundError, UnavailableError
 from oarbank_cas.gc.names import is_entry_name
 from oarbank_cas.intake import Intake
-from oarbank_cas.verify.checks import check_entry
+from oarbank_cas.verify.checks import check_entry, pin_refs, read_pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,6 +76,8 @@ class Repair:
 
     def _heal(self, problem: Problem) -> str | None:
         if problem.digest is None:
+            if problem.name.startswith(layout.PINS):
+                return self._pin(problem) if problem.kind == "missing" else None
             return self._entry(problem) if is_entry_name(problem.name) else None
         if problem.kind == "misplaced":
             return self._misplaced(problem.name, problem.digest)
@@ -90,6 +92,8 @@ class Repair:
     # -- blobs
 
     def _blob(self, digest: str) -> str | None:
+        if self._rooms.blobs.has(digest) and self._stands(digest):
+            return "it is there again"
         ways: tuple[tuple[str, Callable[[str], bool]], ...] = (
             ("it was healed from a fossil", self._from_fossil),
             ("what was set aside is sound after all, and was put back", self._from_damaged),
@@ -156,7 +160,21 @@ class Repair:
             backend.copy(name, target)
             backend.delete(name, stat.validator)
 
-    # -- entries
+    # -- entries and pins
+
+    def _pin(self, problem: Problem) -> str | None:
+        """Bring what a pin keeps."""
+        backend, blobs = self._rooms.backend, self._rooms.blobs
+        pin = read_pin(backend, problem.name)
+        if self._copier is not None:
+            if pin.dataset is not None:
+                self._copier.dataset(pin.dataset)
+            elif pin.entry is not None:
+                self._copier.entry(pin.entry)
+        refs, wrong = pin_refs(backend, blobs, problem.name, pin)
+        if wrong is not None or any(blobs.size_for_readers(ref.digest.hex()) is None for ref in refs):
+            return None
+        return "all that it keeps is there"
 
     def _entry(self, problem: Problem) -> str | None:
         """Bring an entry that is damaged here; it takes the place of that very one."""

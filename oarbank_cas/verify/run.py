@@ -333,9 +333,15 @@ class _Run:
     def _repair(self) -> None:
         if self._options.repair:
             repair = Repair(self._rooms, self._source, self._progress, self._options.workers)
-            for group in self._notebook.unhealed(Repair.KINDS):
-                for problem, how in repair.heal(group):
-                    if how is not None:
-                        self._notebook.healed(problem, how)
-                self._settle("repair", "", now=True)
+            # What one thing is healed from may itself be healed later in the same round.
+            before = -1
+            while before != (before := self._notebook.healed_count()):
+                self._heal_all(repair)
             self._backend.sweep()
+
+    def _heal_all(self, repair: Repair) -> None:
+        for group in self._notebook.unhealed(Repair.KINDS):
+            for problem, how in repair.heal(group):
+                if how is not None:
+                    self._notebook.healed(problem, how)
+            self._settle("repair", "", now=True)
