@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from oarbank_cas.backends.base import ObjectStat
-    from oarbank_cas.blobs import BlobReader
+    from oarbank_cas.blobs import Blob, BlobReader
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.contracts.recordable import Recordable
     from oarbank_cas.rooms import Rooms
@@ -246,7 +246,9 @@ class Copier:
         with self._intake() as intake:
             if intake is not None:
                 for manifest in checked.manifests.values():
-                    intake.add_bytes(manifest)
+                    made = intake.add_bytes(manifest)
+                    sizes.pop(made.digest, None)
+                    self._count_manifest(made)
             if intake is not None or not self._whole:
                 self._ensure(intake, sizes)
             if intake is not None:
@@ -257,6 +259,13 @@ class Copier:
             return True
         self._differs(name)
         return False
+
+    def _count_manifest(self, made: Blob) -> None:
+        if made.new:
+            self.report.add("blobs copied")
+            self.report.add("bytes copied", made.size)
+        elif not self._whole:
+            self.report.add("blobs there")
 
     def _record(self, parts: JobKey, result_class: str, found: Entry, checked: Recordable, hold: Hold) -> bytes:
         return self._target.results.adopt(parts, result_class, found.header, checked, hold).envelope

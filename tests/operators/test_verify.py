@@ -400,9 +400,10 @@ def test_samples_of_many_seeds_meet_everything(filled):
     filled.flip(name)
     found = [bool(filled.store.verify(Options(look_only=True, sample=50, seed=str(n))).problems) for n in range(20)]
     assert 3 < sum(found) < 17
-    assert filled.store.verify(Options(look_only=True, sample=50)).options.seed == run_module.instants.to_text(
-        filled.store.backend.now()
-    )[:10]
+    assert (
+        filled.store.verify(Options(look_only=True, sample=50)).options.seed
+        == run_module.instants.to_text(filled.store.backend.now())[:10]
+    )
 
 
 def test_a_truncated_blob_is_met_by_every_sample(filled):
