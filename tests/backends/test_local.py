@@ -365,6 +365,13 @@ class TestScratch:
         assert disk.sweep() == 0
         assert os.path.exists(os.path.join(path, "lock"))
 
+    def test_no_writer_fails_because_a_dead_ones_lock_cannot_be_opened(self, disk, put):
+        path = self.dead_folder(disk)
+        os.unlink(os.path.join(path, "lock"))
+        os.mkdir(os.path.join(path, "lock"))
+        assert put(disk, "x/a", b"1") is not None
+        assert disk.sweep() == 0
+
     @pytest.mark.parametrize("moment", ["before the lock file", "before the lock", "between both"])
     def test_a_sweep_during_the_making_of_a_folder(self, disk, put, monkeypatch, moment):
         tmp = os.path.join(disk.where, "tmp")

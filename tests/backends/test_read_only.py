@@ -19,6 +19,7 @@ READS = {
 CHANGES = {
     "incoming": lambda b: b.incoming(),
     "commit": lambda b: b.commit([("x/b", None)]),
+    "create_many": lambda b: b.create_many([("x/b", None)]),
     "replace": lambda b: b.replace("x/a", None, b.stat("x/a").validator),
     "delete": lambda b: b.delete("x/a"),
     "delete_many": lambda b: b.delete_many(["x/a"]),
