@@ -48,9 +48,7 @@ def envelope(files: list[FileRef], number: int) -> bytes:
         "protocol": 1,
         "module_version": "1.0.0",
         "payload": {"number": number, "note": "x" * 1200},
-        "artifacts": [
-            {"name": "out", "files": [{"path": f.path, "digest": f.digest, "size": f.size} for f in files]}
-        ],
+        "artifacts": [{"name": "out", "files": [{"path": f.path, "digest": f.digest, "size": f.size} for f in files]}],
     }
     return json.dumps(document).encode()
 
@@ -101,7 +99,9 @@ def generate(root: str, blobs: int, entries: int) -> None:
     for number in range(orphans):
         data = f"orphan {number}".encode()
         write(root, layout.blob(digest_of(data)), data)
-    print(f"made {blobs} blobs, {entries} entries ({total / 1e6:.0f} MB) in {time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"made {blobs} blobs, {entries} entries ({total / 1e6:.0f} MB) in {time.monotonic() - began:.0f} s", flush=True
+    )
 
 
 def run(root: str) -> None:
@@ -156,7 +156,9 @@ def main() -> None:
     second = json.loads(subprocess.run(again, check=True, capture_output=True, text=True).stdout)
     print("second run:", json.dumps(second), flush=True)
     share = second["entry_bytes_read"] / max(first["entry_bytes_read"], 1)
-    print(f"peak {max(first['peak_mib'], second['peak_mib'])} MiB; the second run read {share:.2%} of the entries' bytes")
+    print(
+        f"peak {max(first['peak_mib'], second['peak_mib'])} MiB; the second run read {share:.2%} of the entries' bytes"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Pins: named roots that operators and coordinators keep alive: a job key, a dataset, or a single blob.
 
 A pin is created only by one who holds everything that it reaches, and who looks at the time again afterwards (rule 3 of
-docs/gc.md). It is never rewritten. A pinned job key is kept as whatever its entry says: retention does not end it, and
-if someone invalidates it, what it named stays until the pin goes, so that the invalidation can be undone.
+docs/gc.md). It is never rewritten, but to keep the same for longer. A pinned job key is kept as whatever its entry
+says: retention does not end it, and if someone invalidates it, what it named stays until the pin goes, so that the
+invalidation can be undone.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ MAX_BYTES = 64 * 1024
 MAX_NOTE = 1000
 """Characters of a note, or of who."""
 
+_TRIES = 100
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
@@ -148,6 +150,28 @@ def _pin_of(document: dict[str, Any], name: str, place: str) -> Pin:
     )
 
 
+def _encode(name: str, kept: dict[str, str], hold: Hold, *, note: str, by: str, expires_at: str | None) -> bytes:
+    document = {
+        "format": layout.FORMAT,
+        "pin": name,
+        **kept,
+        "note": note,
+        "by": by,
+        "created_at": instants.to_text(hold.t0_ns),
+        "expires_at": expires_at,
+        "held_since": instants.to_text(hold.t0_ns),
+        "attempt": uuid.uuid4().hex,
+    }
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _lasts(standing: Pin, new: Pin) -> bool:
+    """Whether a pin that stands keeps what it keeps at least as long as a new one would."""
+    if standing.expires_ns is None or new.expires_ns is None:
+        return standing.expires_ns is None
+    return standing.expires_ns >= new.expires_ns
+
+
 class Pins:
     """The pins of one store.
 
@@ -193,39 +217,95 @@ class Pins:
             ConflictError: a pin of that name stands.
             StorageIOError: it took longer than a session, and something went meanwhile; nothing is pinned.
         """
-        self._check(name, note, by)
-        if expires_at is not None:
-            instants.from_text(expires_at, "expires")
+        self.check(name, note, by, expires_at)
         if self._backend.stat(layout.pin(name)) is not None:
             raise self._taken(name)
         kept = self._kept(target, check_class(result_class))
         hold = self._hold(kept)
-        document = {
-            "format": layout.FORMAT,
-            "pin": name,
-            **kept,
-            "note": note,
-            "by": by,
-            "created_at": instants.to_text(hold.t0_ns),
-            "expires_at": expires_at,
-            "held_since": instants.to_text(hold.t0_ns),
-            "attempt": uuid.uuid4().hex,
-        }
-        incoming = self._backend.incoming()
-        try:
-            data = (json.dumps(document, indent=2) + "\n").encode()
-            incoming.write(data)
-            created = self._backend.commit([(layout.pin(name), incoming)])[0]
-        finally:
-            incoming.discard()
+        data = _encode(name, kept, hold, note=note, by=by, expires_at=expires_at)
+        created = self._write(name, data)
         if created is None:
             raise self._taken(name)
         self._confirm(created, kept, hold)
         return decode(data, name, self._backend.where)
 
+    def keep(
+        self, name: str, dataset: str, hold: Hold, *, note: str = "", by: str = "", expires_at: str | None = None
+    ) -> tuple[Pin, bool]:
+        """Pin a dataset that the caller holds, or find that the pin of that name keeps it for as long already.
+
+        Only here a pin is ever written again, by identity: one that keeps the very same dataset, but less long.
+
+        Args:
+            name: the pin's name, `NAME_PATTERN`.
+            dataset: `art:<digest>`.
+            hold: the caller's, of everything that the dataset reaches.
+            note: why, for people.
+            by: who.
+            expires_at: when it may stop to keep it, RFC 3339; None for never.
+
+        Returns:
+            The pin that stands, and whether this call wrote it.
+
+        Raises:
+            InvalidInputError: as `check`.
+            ConflictError: a pin of that name keeps something else, or it changed again and again.
+            CorruptError: a pin of that name cannot be read.
+            StorageIOError: it took longer than a session, and something went meanwhile; nothing is pinned.
+        """
+        self.check(name, note, by, expires_at)
+        kept = {"dataset": dataset}
+        data = _encode(name, kept, hold, note=note, by=by, expires_at=expires_at)
+        new = decode(data, name, self._backend.where)
+        for _ in range(_TRIES):
+            standing, validator = self._standing(name)
+            if standing is not None and standing.dataset != dataset:
+                raise self._taken(name)
+            if standing is not None and _lasts(standing, new):
+                return standing, False
+            written = self._write(name, data, validator)
+            if written is not None:
+                self._confirm(written, kept, hold)
+                return new, True
+        raise ConflictError(f"the pin {name} in {self._backend.where} changes again and again; try again later")
+
+    def check(self, name: str, note: str = "", by: str = "", expires_at: str | None = None) -> None:
+        """Check what a pin is to say.
+
+        Raises:
+            InvalidInputError: the name or the expiry is malformed, or a text is too long.
+        """
+        if not is_pin_name(name):
+            raise InvalidInputError(
+                f"is no name of a pin (1 to 100 of a-z 0-9 . _ -, no device name, no dot at an end): {quoted(name)}",
+                "pin",
+            )
+        if max(len(note), len(by)) > MAX_NOTE:
+            raise InvalidInputError(f"has more than {MAX_NOTE} characters", "note")
+        if expires_at is not None:
+            instants.from_text(expires_at, "expires")
+
+    def _standing(self, name: str) -> tuple[Pin | None, str | None]:
+        try:
+            data, stat = self._backend.read(layout.pin(name), MAX_BYTES)
+        except NotFoundError:
+            return None, None
+        return decode(data, name, self._backend.where), stat.validator
+
+    def _write(self, name: str, data: bytes, expected: str | None = None) -> ObjectStat | None:
+        """Create a pin, or replace its incarnation `expected`; None where another stands, or that one no more."""
+        incoming = self._backend.incoming(len(data))
+        try:
+            incoming.write(data)
+            if expected is not None:
+                return self._backend.replace(layout.pin(name), incoming, expected)
+            return self._backend.commit([(layout.pin(name), incoming)])[0]
+        finally:
+            incoming.discard()
+
     def unpin(self, name: str) -> bool:
         """Remove a pin: the one that stands, and none that is made meanwhile. False where there is none."""
-        self._check(name)
+        self.check(name)
         standing = self._backend.stat(layout.pin(name))
         return standing is not None and self._backend.delete(layout.pin(name), standing.validator)
 
@@ -236,7 +316,7 @@ class Pins:
             NotFoundError: there is none.
             CorruptError: it cannot be read.
         """
-        self._check(name)
+        self.check(name)
         data, _ = self._backend.read(layout.pin(name), MAX_BYTES)
         return decode(data, name, self._backend.where)
 
@@ -256,16 +336,6 @@ class Pins:
                 yield decode(data, name, self._backend.where)
 
     # -- holding what is pinned
-
-    def _check(self, name: str, *texts: str) -> None:
-        if not is_pin_name(name):
-            raise InvalidInputError(
-                f"is no name of a pin (1 to 100 of a-z 0-9 . _ -, no device name, no dot at an end): {quoted(name)}",
-                "pin",
-            )
-        for text in texts:
-            if len(text) > MAX_NOTE:
-                raise InvalidInputError(f"has more than {MAX_NOTE} characters", "note")
 
     def _taken(self, name: str) -> ConflictError:
         return ConflictError(f"a pin {name} stands in {self._backend.where}: unpin it first, or choose another name")

@@ -1,1 +1,1 @@
-"""Garbage collection: what gc may do (`rules`), what it finds (`mark`, `plan`, `retention`) and what it does (`sweep`)."""
+"""Garbage collection: what gc may do (`rules`), finds (`mark`, `retention`, `plan`) and does (`sweep`)."""

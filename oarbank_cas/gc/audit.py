@@ -128,10 +128,10 @@ class Journal:
         put(self._backend, own, self._running())
         self._announced = True
         mine = self._backend.stat(own)
-        if mine is None or anyway:
+        if mine is None:
             return
-        for name, time_ns, told in self._others(mine.time_ns):
-            if (time_ns, name) < (mine.time_ns, own):
+        for name, time_ns, told in list(self._others(mine.time_ns)):
+            if not anyway and (time_ns, name) < (mine.time_ns, own):
                 self.withdraw()
                 raise BusyError(
                     f"another gc of {self._backend.where} is under way ({told}): wait for it, or use --anyway"

@@ -49,7 +49,11 @@ class Moment:
     @classmethod
     def from_json(cls, value: object) -> Self | None:
         """From `to_json`'s object; None where it is none."""
-        if not isinstance(value, dict) or type(value.get("wall_ns")) is not int or not isinstance(value.get("host"), str):
+        if (
+            not isinstance(value, dict)
+            or type(value.get("wall_ns")) is not int
+            or not isinstance(value.get("host"), str)
+        ):
             return None
         boot_id, boot_ns = value.get("boot_id"), value.get("boot_ns")
         known = isinstance(boot_id, str) and type(boot_ns) is int

@@ -165,7 +165,7 @@ class _Run:
             if not report.doubts and not report.refused:
                 report.done = report.plan
             return
-        self._act(report, policy, tm_ns, moment, note)
+        self._act(report, tm_ns, moment, note)
 
     def _moments(self) -> tuple[Moment, int]:
         """One moment by gc's clocks and by the store's; again where something held this process up between them."""
@@ -212,20 +212,21 @@ class _Run:
         can = self._backend.atomic_move or self._backend.expiring_delete or self._options.stall_bound_s is not None
         if not can:
             report.notes.append(
-                "the storage can neither rename nor refuse a late delete: nothing is condemned without a bound on stalls"
+                "nothing is condemned: the storage can neither rename nor refuse a late delete; give a bound on stalls"
             )
         plan.make(self._seen(), self._verified(), self._writer("manifests"), note, can_condemn=can)
         report.missing = plan.missing
         report.unknown = mark.unknown + plan.unknown
-        condemned = self._ledger.count("condemn")
-        if rules.needs_allow_no_roots(plan.standing, mark.roots) and not self._options.allow_no_roots:
-            report.refused = (
-                f"{plan.standing} blobs and no entry or pin: is this the right store? Say --allow-no-roots if it is"
-            )
-        elif (
-            report.refused is None and rules.needs_yes_really(plan.standing, condemned) and not self._options.yes_really
-        ):
-            report.refused = f"{condemned} of {plan.standing} blobs would be condemned, more than half: say --yes-really if that is right"
+        if report.refused is None:
+            report.refused = self._guard(plan.standing, mark.roots, self._ledger.count("condemn"))
+
+    def _guard(self, standing: int, roots: int, condemned: int) -> str | None:
+        """Why a plan that looks like a mistake is not carried out."""
+        if rules.needs_allow_no_roots(standing, roots) and not self._options.allow_no_roots:
+            return f"{standing} blobs and no entry or pin: is this the right store? Say --allow-no-roots if it is"
+        if rules.needs_yes_really(standing, condemned) and not self._options.yes_really:
+            return f"{condemned} of {standing} blobs would be condemned: say --yes-really if more than half is right"
+        return None
 
     def _check_clocks(
         self, before: list[Record], tm_ns: int, moment: Moment, doubt: Callable[[str, CasError], None]
@@ -332,7 +333,7 @@ class _Run:
 
     # -- acting
 
-    def _act(self, report: Report, policy: Policy, tm_ns: int, moment: Moment, note: Progress) -> None:
+    def _act(self, report: Report, tm_ns: int, moment: Moment, note: Progress) -> None:
         if rules.doubts_stop(len(report.doubts)) or report.refused is not None:
             with contextlib.suppress(CasError):
                 self._record(report, tm_ns, moment, completed=False)

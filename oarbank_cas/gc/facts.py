@@ -1,4 +1,4 @@
-"""What gc needs to know of an entry or tombstone: what it refers to, and what retention asks. Read once, then cached."""
+"""What gc needs to know of an entry or tombstone: what it refers to, and what retention asks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """When entries were last hit: noted by clients at most once a day each, read and folded together by gc. Best effort.
 
 `gc/hits/<day>/<client>` holds the object names of the entries that a client hit on that day (UTC), one a line.
-`gc/hits/folded/<run>-<n>` holds lines `<day> <object name>`: what gc made of older days. The last hit of an entry is the
-latest that any of them says.
+`gc/hits/folded/<run>-<n>` holds lines `<day> <object name>`: what gc made of older days. The last hit of an entry
+is the latest that any of them says.
 """
 
 from __future__ import annotations

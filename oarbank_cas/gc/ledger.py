@@ -162,7 +162,8 @@ class Ledger:
         yield None, int(pinned[0])
         self.db.execute(
             "CREATE TEMP TABLE IF NOT EXISTS ranks AS SELECT id AS entry, row_number() OVER"
-            " (ORDER BY pinned DESC, used DESC, recorded DESC, name) AS rank FROM entries WHERE ended = 0 AND expire = 0"
+            " (ORDER BY pinned DESC, used DESC, recorded DESC, name) AS rank FROM entries"
+            " WHERE ended = 0 AND expire = 0"
         )
         self.db.execute("CREATE UNIQUE INDEX IF NOT EXISTS temp.by_entry ON ranks (entry)")
         yield from self.db.execute(

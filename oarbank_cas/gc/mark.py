@@ -67,7 +67,7 @@ class Mark:
     # -- pins
 
     def read_pins(self) -> None:
-        """Note what pins reach. What a pinned job key reaches follows from its entry, whether it stands or was ended."""
+        """Note what pins reach. What a pinned job key reaches follows from its entry, ended or not."""
         for stat in self._backend.listing(layout.PINS):
             name = stat.name.removeprefix(layout.PINS)
             if not pins.is_pin_name(name):
@@ -92,16 +92,22 @@ class Mark:
         elif pin.dataset is not None:
             digest = parse_dataset(pin.dataset)
             refs = [Ref(bytes.fromhex(file.digest), file.size) for file in self._manifest(digest)]
-            self._ledger.add_refs([Ref(bytes.fromhex(digest), UNKNOWN_SIZE), *refs], (), None)
+            self._ledger.add_refs([self._single(digest), *refs], (), None)
         elif pin.digest is not None:
-            self._ledger.add_refs([Ref(bytes.fromhex(pin.digest), UNKNOWN_SIZE)], (), None)
+            self._ledger.add_refs([self._single(pin.digest)], (), None)
+
+    def _single(self, digest: str) -> Ref:
+        size = self._blobs.size_for_readers(digest)
+        return Ref(bytes.fromhex(digest), UNKNOWN_SIZE if size is None else size)
 
     def _manifest(self, digest: str) -> tuple[FileRef, ...]:
         return read_manifest(self._blobs, digest)
 
     # -- entries
 
-    def read_entries(self, cached: Iterator[Cached], writer: StateWriter | None, note: Callable[[str, int], None]) -> None:
+    def read_entries(
+        self, cached: Iterator[Cached], writer: StateWriter | None, note: Callable[[str, int], None]
+    ) -> None:
         """Note every entry and tombstone, and what the roots among them reach.
 
         Args:

@@ -31,6 +31,9 @@ class MeteredBackend(Backend):
         self.atomic_move = backend.atomic_move
         self.group_commit = backend.group_commit
         self.expiring_delete = backend.expiring_delete
+        self.exact_identity = backend.exact_identity
+        self.exclusive = backend.exclusive
+        self.requests_at_once = backend.requests_at_once
         self.requests: Counter[str] = Counter()
         self.bytes_read: Counter[str] = Counter()
 
@@ -77,10 +80,10 @@ class MeteredBackend(Backend):
         self.requests["delete"] += 1
         return self._backend.delete(name, expected)
 
-    def delete_many(self, names: Sequence[str]) -> int:
+    def delete_many(self, names: Sequence[str]) -> None:
         """See `Backend.delete_many`."""
         self.requests["delete_many"] += -(-len(names) // _PAGE)
-        return self._backend.delete_many(names)
+        self._backend.delete_many(names)
 
     def delete_expiring(self, name: str, issued_ns: int, life_s: int) -> bool:
         """See `Backend.delete_expiring`."""

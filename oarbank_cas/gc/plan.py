@@ -1,5 +1,7 @@
-"""The plan: what is to become of every blob and fossil, by walking what is reached, what stands and what was condemned
-side by side, in the order of digests."""
+"""The plan: what is to become of every blob and fossil.
+
+It is made by walking what is reached, what stands and what was condemned side by side, in the order of digests.
+"""
 
 from __future__ import annotations
 

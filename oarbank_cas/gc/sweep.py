@@ -140,7 +140,7 @@ class Sweep:
     def _condemn_by_copy(self, group: Sequence[Action], stall_bound_s: int | None) -> None:
         life_s = rules.DELETE_LIFE_S
         if not self._backend.expiring_delete:
-            life_s = max(life_s, stall_bound_s or 0)
+            life_s = max(life_s, 2 * (stall_bound_s or 0))
         for action in group:
             digest = rules.blob_of(action.name) or ""
             standing = self._backend.stat(action.name)
@@ -166,7 +166,7 @@ class Sweep:
                 return self._backend.delete_expiring(name, copied_ns, life_s)
             except ConflictError:
                 return False
-        # By an operator's word no request of ours is held up for longer than that.
+        # Sent within the first half of its life, and by an operator's word held up for no longer than the second.
         return self._backend.now() - copied_ns < life_s * 10**9 // 2 and self._backend.delete(name)
 
     def _finish(self, group: Sequence[Action]) -> None:

@@ -1,4 +1,6 @@
-"""Runs schedules: `python -m tests.gc.explore --schedules 1000000 --seed 1`. Prints what was run, and what was found."""
+"""Runs schedules: `python -m tests.gc.explore --schedules 1000000 --seed 1`; prints what was run and found."""
+
+# ruff: noqa: T201 - a program
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from . import scenarios
 from .scenarios import SCENARIOS, before, direct_gc
 from .world import SETTLED, RandomChooser, S, Violation, World, fake_clocks
 
@@ -19,7 +20,7 @@ def build(chooser, scenario, prelude, atomic_move, *, trace=False):
     objects, nonces = before(prelude, atomic_move)
     world = World(chooser, atomic_move=atomic_move, objects=objects, trace=trace)
     world._nonces = nonces
-    for name, (stat, data) in objects.items():
+    for name, (_, data) in objects.items():
         if name.startswith("results/"):
             world.promised.add((name, data))
     SCENARIOS[scenario][0](world)
@@ -77,7 +78,9 @@ def main(argv=None):
     parser.add_argument("--seed", type=int, default=1, help="the first schedule's seed; each next has the next number")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", type=int, help="run one seed, and print what happened")
-    parser.add_argument("--preemptions", type=int, help="instead: all schedules of the small scenarios with up to so many")
+    parser.add_argument(
+        "--preemptions", type=int, help="instead: all schedules of the small scenarios with up to so many"
+    )
     options = parser.parse_args(argv)
     if options.preemptions is not None:
         return count_out(options.preemptions)
@@ -132,5 +135,3 @@ def show(seed):
 
 if __name__ == "__main__":
     sys.exit(main())
-
-__all__ = ["scenarios"]

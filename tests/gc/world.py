@@ -510,7 +510,7 @@ CURRENT: World | None = None
 
 
 class FakeTime(SimpleNamespace):
-    """The `time` module as the party that runs sees it: seconds awake stand still while it sleeps, the clock is wrong."""
+    """The `time` module as the party that runs sees it: its clock may be wrong."""
 
     CLOCK_BOOTTIME = 7
 
