@@ -18,6 +18,9 @@ SESSION_S = 6 * 3600
 GRACE_S = 24 * 3600
 SLACK_S = 300
 
+_LEAST = {"session_s": 1, "grace_s": 1, "slack_s": 0}
+_MOST = 10 * 366 * 86400
+
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
@@ -55,10 +58,10 @@ def new(session_s: int, grace_s: int, slack_s: int, created: str) -> Descriptor:
     Raises:
         InvalidInputError: a span is out of range.
     """
-    for option, value in (("--session-s", session_s), ("--grace-s", grace_s), ("--slack-s", slack_s)):
-        least = 0 if option == "--slack-s" else 1
-        if not least <= value <= 10 * 366 * 86400:
-            raise InvalidInputError(f"{value} is not between {least} second and ten years", option)
+    for name, value in (("session_s", session_s), ("grace_s", grace_s), ("slack_s", slack_s)):
+        if not _LEAST[name] <= value <= _MOST:
+            why = f"{value} is not between {_LEAST[name]} seconds and ten years"
+            raise InvalidInputError(why, f"--{name.replace('_', '-')}")
     return Descriptor(uuid.uuid4().hex, 1, created, session_s, grace_s, slack_s)
 
 
@@ -89,7 +92,8 @@ def decode(data: bytes, where: str) -> Descriptor:
     for field in fields(Descriptor):
         value = document.get(field.name)
         kind = str if field.type == "str" else int
-        if type(value) is not kind or (isinstance(value, int) and value < 0):
+        in_range = not isinstance(value, int) or _LEAST.get(field.name, 0) <= value <= _MOST
+        if type(value) is not kind or not in_range:
             raise CorruptError(f"{place}: `{field.name}` is missing or wrong; restore it from a backup")
         values[field.name] = value
     return Descriptor(**values)

@@ -29,6 +29,7 @@ _HOMES = {
     "invalidate": "ending",
     "stage": "mounts",
     "fetch": "mounts",
+    "attempt": "attempt",
     "pin": "pins",
     "unpin": "pins",
     "pins": "pins",

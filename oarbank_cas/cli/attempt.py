@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from itertools import islice
@@ -10,9 +11,11 @@ from typing import Any
 
 import click
 
-from oarbank_cas.attempt import FORMATS, AttemptView, Declaration, DirectoryAttempt, Record, declare, sealed
-from oarbank_cas.cli.session import Session, pass_session
-from oarbank_cas.errors import InvalidInputError
+from oarbank_cas import instants
+from oarbank_cas.attempt import FORMATS, AttemptView, Declaration, DirectoryAttempt, Record, Sealed, declare, sealed
+from oarbank_cas.cli.session import Session, pass_session, whoami
+from oarbank_cas.contracts.manifest import DATASET_PREFIX
+from oarbank_cas.errors import InvalidInputError, NotFoundError, UnavailableError
 
 _DEFAULT_LIMIT = 100
 
@@ -34,9 +37,18 @@ _json_option = click.option(
 )
 
 
-def _open(target: str) -> AttemptView:
+def _open(session: Session, target: str) -> AttemptView:
     """The one place that decides what an attempt's argument means."""
-    return DirectoryAttempt(target)
+    if os.path.isdir(target):
+        return DirectoryAttempt(target)
+    from oarbank_cas.pins import is_pin_name
+
+    if not target.startswith(DATASET_PREFIX) and not is_pin_name(target):
+        return DirectoryAttempt(target)  # which says what is wrong with it
+    try:
+        return session.store().attempt(target)
+    except (NotFoundError, UnavailableError) as error:
+        raise type(error)(f"there is no directory {target} here, and {error}") from error
 
 
 def _print(text: str) -> None:
@@ -101,12 +113,12 @@ def declare_command(
 
 
 @attempt.command("list")
-@click.argument("target", metavar="ATTEMPT")
+@click.argument("target", metavar="DIR | PIN | art:DIGEST")
 @_json_option
 @pass_session
 def list_command(session: Session, target: str) -> None:
     """List the artifacts of an attempt; exit code 1 when problems were found."""
-    listed, problems = _open(target).listing()
+    listed, problems = _open(session, target).listing()
     if session.as_json:
         found = [{**_members(artifact), "size": size} for artifact, size in listed]
         session.document({"artifacts": found, "problems": problems})
@@ -130,13 +142,13 @@ def _say(session: Session, problems: list[str]) -> None:
 
 
 @attempt.command("cat")
-@click.argument("target", metavar="ATTEMPT")
+@click.argument("target", metavar="DIR | PIN | art:DIGEST")
 @click.argument("name")
 @_json_option
 @pass_session
 def cat_command(session: Session, target: str, name: str) -> None:
     """Write the content of an artifact, at most 1 MiB; of a longer journal its first records."""
-    found = _open(target).content(name)
+    found = _open(session, target).content(name)
     cut = found.size - len(found.data)
     if session.as_json:
         try:
@@ -153,7 +165,7 @@ def cat_command(session: Session, target: str, name: str) -> None:
 
 
 @attempt.command("page")
-@click.argument("target", metavar="ATTEMPT")
+@click.argument("target", metavar="DIR | PIN | art:DIGEST")
 @click.argument("name")
 @click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="The first record, from 0.")
 @click.option("--limit", type=click.IntRange(min=1), help="The most records: 100 unless told, without end to --follow.")
@@ -162,7 +174,7 @@ def cat_command(session: Session, target: str, name: str) -> None:
 @pass_session
 def page_command(session: Session, target: str, name: str, offset: int, limit: int | None, follow: bool) -> None:
     """Write records of a records artifact, checked, one payload a line."""
-    view = _open(target)
+    view = _open(session, target)
     if follow:
         most = None if limit is None else min(limit, sys.maxsize)
         _follow(islice(view.follow(name, offset), most), offset, session.as_json)
@@ -190,13 +202,62 @@ def _follow(records: Iterable[Record], offset: int, as_json: bool) -> None:
 
 @attempt.command("seal")
 @click.argument("directory", metavar="DIR")
+@click.option("--publish", is_flag=True, help="Keep the attempt in the store, under a pin.")
+@click.option("--pin", metavar="NAME", help="The pin's name.  [default: attempt-<digest of the dataset>]")
+@click.option("--expires", metavar="TIME", help="When the pin ends (2026-12-31).  [default: never]")
+@click.option("--note", metavar="TEXT", help="Why it is kept, for people.")
+@click.option("--by", metavar="WHO", help="Who publishes it.  [default: user@machine]")
 @_json_option
 @pass_session
-def seal_command(session: Session, directory: str) -> None:
+def seal_command(
+    session: Session,
+    directory: str,
+    publish: bool,
+    pin: str | None,
+    expires: str | None,
+    note: str | None,
+    by: str | None,
+) -> None:
     """Write what the manifest says of the artifacts of the attempt in DIR, as JSON.
 
-    A problem of an artifact never fails the attempt: it is listed, and the exit code is 0.
+    A problem of an artifact never fails the attempt: it is listed, and the exit code is 0. With --publish the files go
+    into the store, and list, cat and page take the dataset, or the pin's name, in the place of DIR. The same attempt
+    again is a no-op; another one under the pin's name is an error.
+
+    \b
+    Examples:
+      oarbank-cas attempt seal attempts/7
+      oarbank-cas attempt seal attempts/7 --publish --pin run-7 --expires 2027-01-01
     """
-    found = sealed(DirectoryAttempt(directory).directory)
-    click.echo(json.dumps(found.to_json(), indent=None if session.as_json else 2))
+    path = DirectoryAttempt(directory).directory
+    if not publish:
+        given = {"--pin": pin, "--expires": expires, "--note": note, "--by": by}
+        for option, value in given.items():
+            if value is not None:
+                raise click.UsageError(f"{option} is about --publish")
+        found = sealed(path)
+        _show_seal(session, found, {})
+        return
+    expires_at = None if expires is None else instants.to_text(instants.from_text(expires, "--expires"))
+    store = session.store()
+    with session.progress("seal") as progress:
+        done = store.publish_attempt(
+            path, pin, note=note or "", by=by or whoami(), expires_at=expires_at, progress=progress
+        )
+    more = {
+        "dataset": done.dataset,
+        "pin": done.pin.name,
+        "published": done.published,
+        "expires_at": done.pin.expires_at,
+        "files": [{"path": file.path, "digest": file.digest, "size": file.size} for file in done.files],
+    }
+    _show_seal(session, done.sealed, more)
+    if not session.as_json:
+        until = f" until {done.pin.expires_at}" if done.pin.expires_at else ""
+        state = "published" if done.published else "published already"
+        session.note(f"{state}: {done.dataset}, kept by the pin {done.pin.name}{until}")
+
+
+def _show_seal(session: Session, found: Sealed, more: dict[str, Any]) -> None:
+    click.echo(json.dumps({**found.to_json(), **more}, indent=None if session.as_json else 2))
     _say(session, found.problems)

@@ -15,7 +15,8 @@ DEFAULT_STORE = ".oarbank-cas"
 STORE_VARIABLE = "OARBANK_CAS_STORE"
 
 _KNOWN = {"store"}
-_MAX_BYTES = 2**20
+_MAX_BYTES = 16 * 1024
+"""More is no configuration: reading TOML can take the square of its length in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def read(path: str | None) -> Settings:
             raise InvalidInputError(f"has more than {_MAX_BYTES} bytes", candidate)
         try:
             return _checked(tomllib.loads(data.decode()), candidate)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise InvalidInputError(f"is not TOML: {error}", candidate) from error
         except RecursionError:
             raise InvalidInputError("is nested too deeply", candidate) from None

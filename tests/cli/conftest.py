@@ -58,7 +58,8 @@ def run():
 
     def call(*arguments, stdin=b""):
         with pytest.MonkeyPatch.context() as patch:
-            out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+            out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+            err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
             patch.setattr(sys, "argv", ["oarbank-cas", *map(str, arguments)])
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
             patch.setattr(sys, "stdout", out)

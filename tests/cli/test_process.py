@@ -255,7 +255,7 @@ def test_no_progress_elsewhere(spawn, store, workdir):
 
 # Everything is imported first: another user may not be able to read where Python is.
 AS_NOBODY = """
-import getpass, importlib, os, pwd, stringprep
+import difflib, getpass, importlib, os, pwd, stringprep
 from oarbank_cas.cli.app import _HOMES, main
 for name in ("store", "contracts.envelopes", "agent.placing", *(f"cli.{home}" for home in _HOMES.values())):
     importlib.import_module(f"oarbank_cas.{name}")
@@ -296,7 +296,7 @@ def test_another_user(public, workdir):
     assert ran.returncode == 77
     assert b"Permission denied" in ran.stderr
     ran = as_nobody("--store", "store", "get", digest(b"alpha"), "-o", "back")
-    assert ran.returncode == 73, ran
+    assert ran.returncode == 73, ran.stderr.decode()
     assert as_nobody("--store", "new", "init").returncode == 77
     assert as_nobody("--store", "store", "invalidate", key(), "--reason", "x").returncode == 77
     Path("store/results").chmod(0o700)
