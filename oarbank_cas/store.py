@@ -30,6 +30,8 @@ from oarbank_cas.results import MAX_INLINE_KB, Origin, Recorded, Results
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from oarbank_cas.attempt.publishing import PublishedSeal
+    from oarbank_cas.attempt.view import AttemptView
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.copying import Options as CopyOptions
@@ -347,6 +349,30 @@ class Store:
     ) -> int:
         """Write files to a directory for people; see `Stager.fetch`."""
         return self._stager.fetch(files, directory, progress)
+
+    # -- attempts
+
+    def publish_attempt(
+        self,
+        directory: str | os.PathLike[str],
+        pin: str | None = None,
+        *,
+        note: str = "",
+        by: str = "",
+        expires_at: str | None = None,
+        progress: Progress | None = None,
+    ) -> PublishedSeal:
+        """Seal an attempt and keep it under a pin; see `AttemptPublisher.publish`."""
+        from oarbank_cas.attempt.publishing import AttemptPublisher
+
+        publisher = AttemptPublisher(self.backend, self.blobs, self.pins)
+        return publisher.publish(directory, pin, note=note, by=by, expires_at=expires_at, progress=progress)
+
+    def attempt(self, reference: str) -> AttemptView:
+        """A published attempt by its dataset or its pin's name; see `published_attempt`."""
+        from oarbank_cas.attempt.published import published_attempt
+
+        return published_attempt(self.blobs, self.pins, reference)
 
 
 def directory_of(url: str | os.PathLike[str]) -> str:

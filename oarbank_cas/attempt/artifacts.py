@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from oarbank_cas.attempt.declarations import DECLARATIONS, FORMATS, RESULTS_ARTIFACT, Declaration, declarations
-from oarbank_cas.attempt.files import FileSource, kind_of, look, reading
+from oarbank_cas.attempt.files import FileSource, Source, kind_of, look, reading
 from oarbank_cas.attempt.scan import INLINE_CAP, complete_end
 from oarbank_cas.errors import CasError, InvalidInputError, NotFoundError, StorageIOError
 
@@ -102,7 +102,7 @@ def read_content(path: str | os.PathLike[str], artifact_format: str) -> Content:
     if artifact_format not in FORMATS:
         raise InvalidInputError(f"{artifact_format!r} is no artifact format; use {' or '.join(FORMATS)}", "format")
     with reading(path) as source:
-        return _whole_lines(source) if artifact_format == "records" else _document(source)
+        return whole_lines(source) if artifact_format == "records" else _document(source)
 
 
 def content(path: str | os.PathLike[str], format: str) -> bytes:  # noqa: A002 - the contract's word
@@ -123,7 +123,13 @@ def content(path: str | os.PathLike[str], format: str) -> bytes:  # noqa: A002 -
     return read_content(path, format).data
 
 
-def _whole_lines(source: FileSource) -> Content:
+def whole_lines(source: Source) -> Content:
+    """The complete lines among the first `INLINE_CAP` bytes of a journal.
+
+    Raises:
+        InvalidInputError: not even the first one fits.
+        StorageIOError: reading failed.
+    """
     size = source.size()
     data = source.read_at(0, complete_end(source, min(size, INLINE_CAP)))
     if not data and size > INLINE_CAP:
@@ -133,7 +139,7 @@ def _whole_lines(source: FileSource) -> Content:
 
 def _document(source: FileSource) -> Content:
     for _ in range(_TRIES):
-        before = _identity(source)
+        before = identity_of(source)
         size = source.size()
         if size > INLINE_CAP:
             raise InvalidInputError(
@@ -142,7 +148,7 @@ def _document(source: FileSource) -> Content:
                 source.name,
             )
         data = source.read_at(0, size)
-        if len(data) == size and _identity(source) == before:
+        if len(data) == size and identity_of(source) == before:
             return Content(data, size)
     raise StorageIOError(
         f"{source.name}: it kept changing while it was read; a json artifact is to be replaced as a whole (write a "
@@ -150,7 +156,8 @@ def _document(source: FileSource) -> Content:
     )
 
 
-def _identity(source: FileSource) -> tuple[int, int, int]:
+def identity_of(source: FileSource) -> tuple[int, int, int]:
+    """Size and times of an open file: equal ones, a tick of the clock apart, mean that it did not change between."""
     status = source.stat()
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -170,7 +177,7 @@ def digest_file(path: str | os.PathLike[str]) -> FileDigest:
         CasError: the file cannot be read.
     """
     with reading(path) as source:
-        before = _identity(source)
+        before = identity_of(source)
         _let_tick_pass(max(before[1:]))
         state = hashlib.sha256()
         size = 0
@@ -179,7 +186,7 @@ def digest_file(path: str | os.PathLike[str]) -> FileDigest:
             size += len(block)
             if size > before[0]:
                 break
-        if size != before[0] or _identity(source) != before:
+        if size != before[0] or identity_of(source) != before:
             raise StorageIOError(f"{source.name}: it changed while it was read; wait until its writer is done")
         return FileDigest(size, state.hexdigest())
 
@@ -222,7 +229,7 @@ def sealed(directory: str | os.PathLike[str]) -> Sealed:
     found = Sealed(problems=problems)
     for artifact, digest in zip(there, _digests([Path(directory) / one.file for one in there]), strict=True):
         if isinstance(digest, CasError):
-            problems.append(f"{artifact.name} is not listed: {digest}")
+            problems.append(not_listed(artifact.name, digest))
             continue
         found.artifacts[artifact.name] = artifact.file
         found.artifact_index[artifact.name] = {
@@ -232,6 +239,11 @@ def sealed(directory: str | os.PathLike[str]) -> Sealed:
             **_words(artifact),
         }
     return found
+
+
+def not_listed(name: str, why: object) -> str:
+    """The problem of an artifact that is left out."""
+    return f"{name} is not listed: {why}"
 
 
 def _words(artifact: Declaration) -> dict[str, Any]:
@@ -245,11 +257,11 @@ def _size_now(path: Path, artifact: Declaration, problems: list[str]) -> int | N
     except NotFoundError:
         return None
     except CasError as error:
-        problems.append(f"{artifact.name} is not listed: {error}")
+        problems.append(not_listed(artifact.name, error))
         return None
     kind = kind_of(status.st_mode)
     if kind is not None:
-        problems.append(f"{artifact.name} is not listed: {path} is {kind}, not a regular file")
+        problems.append(not_listed(artifact.name, f"{path} is {kind}, not a regular file"))
         return None
     return status.st_size
 

@@ -9,7 +9,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from oarbank_cas.attempt.files import FileSource, flush_directory, flush_file, look, open_regular, reading, translate
+from oarbank_cas.attempt.files import (
+    FileSource,
+    Source,
+    flush_directory,
+    flush_file,
+    look,
+    open_regular,
+    reading,
+    translate,
+)
 from oarbank_cas.attempt.lock import exclusive
 from oarbank_cas.attempt.records import MAX_LINE, Record, decode_record, encode_record, payload_text
 from oarbank_cas.attempt.scan import MAX_PAGE, Page, check_line, complete_end, page_of, pieces, read_exactly
@@ -207,7 +216,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[Record]:
         CasError: the file cannot be read.
     """
     with reading(path) as source:
-        yield from _records(source, 0, complete_end(source, source.size()), 0, 0)
+        yield from records_between(source, 0, complete_end(source, source.size()), 0, 0)
 
 
 def page(path: str | os.PathLike[str], offset: int = 0, limit: int = MAX_PAGE) -> Page:
@@ -272,7 +281,7 @@ def _follow_open(source: FileSource, offset: int, poll_s: float, stop: Callable[
                 f"{source.name}: it shrank from {position} to {size} bytes while it was followed; start again"
             )
         end = complete_end(source, size, position)
-        seen = yield from _records(source, position, end, seen, offset)
+        seen = yield from records_between(source, position, end, seen, offset)
         position = end
         if ending:
             return
@@ -285,8 +294,23 @@ def _follow_open(source: FileSource, offset: int, poll_s: float, stop: Callable[
         time.sleep(poll_s)
 
 
-def _records(source: FileSource, start: int, end: int, seen: int, offset: int) -> Generator[Record, None, int]:
-    """Yields a stretch's records from number `offset` on; it starts with number `seen`. Returns the next number."""
+def records_between(source: Source, start: int, end: int, seen: int, offset: int) -> Generator[Record, None, int]:
+    """The records of a stretch from number `offset` on.
+
+    Args:
+        source: the journal.
+        start: the byte where a line starts.
+        end: the byte after a newline.
+        seen: the number of the stretch's first record.
+        offset: the first record wanted.
+
+    Returns:
+        The number of the record behind the stretch.
+
+    Raises:
+        CorruptError: a complete line is not a checked record.
+        StorageIOError: reading failed.
+    """
     for piece in pieces(source, start, end):
         if seen + piece.records > offset:
             for number, line in enumerate(piece.lines(source), seen):

@@ -4,87 +4,17 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from oarbank_cas import filelock
 from oarbank_cas.attempt.files import open_regular, translate
 from oarbank_cas.errors import BusyError
 
 _FIRST_WAIT_S: Final = 0.0005
 _LONGEST_WAIT_S: Final = 0.02
-
-if sys.platform == "win32":
-    import ctypes
-    import msvcrt
-    from ctypes import wintypes
-
-    class _Overlapped(ctypes.Structure):
-        # The union of offsets and pointer is spelled as its two offsets: the lock starts at byte 0.
-        _fields_ = (
-            ("Internal", ctypes.c_void_p),
-            ("InternalHigh", ctypes.c_void_p),
-            ("Offset", wintypes.DWORD),
-            ("OffsetHigh", wintypes.DWORD),
-            ("hEvent", wintypes.HANDLE),
-        )
-
-    _LOCKFILE_FAIL_IMMEDIATELY: Final = 0x1
-    _LOCKFILE_EXCLUSIVE_LOCK: Final = 0x2
-    _WHOLE: Final = 0xFFFFFFFF
-    _HELD_BY_ANOTHER: Final = frozenset({33, 997})  # ERROR_LOCK_VIOLATION, ERROR_IO_PENDING
-
-    def _kernel32() -> ctypes.WinDLL:
-        kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
-        kernel32.LockFileEx.restype = wintypes.BOOL
-        kernel32.LockFileEx.argtypes = [
-            wintypes.HANDLE,
-            wintypes.DWORD,
-            wintypes.DWORD,
-            wintypes.DWORD,
-            wintypes.DWORD,
-            ctypes.POINTER(_Overlapped),
-        ]
-        kernel32.UnlockFileEx.restype = wintypes.BOOL
-        kernel32.UnlockFileEx.argtypes = [
-            wintypes.HANDLE,
-            wintypes.DWORD,
-            wintypes.DWORD,
-            wintypes.DWORD,
-            ctypes.POINTER(_Overlapped),
-        ]
-        return kernel32
-
-    def _try_lock(fd: int) -> bool:
-        handle = msvcrt.get_osfhandle(fd)
-        flags = _LOCKFILE_EXCLUSIVE_LOCK | _LOCKFILE_FAIL_IMMEDIATELY
-        if _kernel32().LockFileEx(handle, flags, 0, _WHOLE, _WHOLE, ctypes.byref(_Overlapped())):
-            return True
-        code = ctypes.get_last_error()
-        if code in _HELD_BY_ANOTHER:
-            return False
-        raise ctypes.WinError(code)
-
-    def _unlock(fd: int) -> None:
-        handle = msvcrt.get_osfhandle(fd)
-        if not _kernel32().UnlockFileEx(handle, 0, _WHOLE, _WHOLE, ctypes.byref(_Overlapped())):
-            raise ctypes.WinError(ctypes.get_last_error())
-
-else:
-    import fcntl
-
-    def _try_lock(fd: int) -> bool:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _unlock(fd: int) -> None:
-        # Said out loud, not left to close: a forked child may still hold a copy of the descriptor.
-        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 @contextmanager
@@ -107,7 +37,7 @@ def exclusive(path: str | os.PathLike[str], *, timeout_s: float) -> Iterator[Non
         yield
     finally:
         try:
-            _unlock(fd)
+            filelock.unlock(fd)
         finally:
             os.close(fd)
 
@@ -117,7 +47,7 @@ def _acquire(path: str | os.PathLike[str], deadline: float, timeout_s: float) ->
     while True:
         fd = open_regular(path, os.O_RDWR, create=True)
         try:
-            while not _try_lock(fd):
+            while not filelock.try_lock(fd):
                 if time.monotonic() >= deadline:
                     raise BusyError(
                         f"{os.fspath(path)}: another writer has held this lock for {timeout_s:g} s; try again, and if "

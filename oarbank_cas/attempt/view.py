@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -69,9 +69,7 @@ class DirectoryAttempt:
                 return artifact
         if error is not None:
             raise error
-        known = ", ".join(artifact.name for artifact in artifacts[:20])
-        more = ", ..." if len(artifacts) > 20 else ""
-        raise NotFoundError(f"{self.directory}: no artifact {name!a} is declared; there are: {known}{more}")
+        raise not_declared(os.fspath(self.directory), name, [artifact.name for artifact in artifacts])
 
     def content(self, name: str) -> Content:
         """The content of an artifact, at most `INLINE_CAP` bytes.
@@ -106,5 +104,16 @@ class DirectoryAttempt:
     def _journal(self, name: str) -> Path:
         artifact = self.find(name)
         if artifact.format != "records":
-            raise InvalidInputError(f"it is a {artifact.format} artifact, which has no pages; read it with cat", name)
+            raise not_a_journal(artifact)
         return self.directory / artifact.file
+
+
+def not_declared(where: str, name: str, names: Collection[str]) -> NotFoundError:
+    """The error for an artifact that an attempt does not have."""
+    known = ", ".join(list(names)[:20]) + (", ..." if len(names) > 20 else "")
+    return NotFoundError(f"{where}: no artifact {name!a} is declared; there are: {known}")
+
+
+def not_a_journal(artifact: Declaration) -> InvalidInputError:
+    """The error for pages of a document."""
+    return InvalidInputError(f"it is a {artifact.format} artifact, which has no pages; read it with cat", artifact.name)

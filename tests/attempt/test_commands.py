@@ -16,14 +16,6 @@ from oarbank_cas.cli.attempt import attempt
 from oarbank_cas.cli.session import Session
 from oarbank_cas.errors import CasError
 
-# The real main command, with this family of commands attached.
-ROOT = """
-from oarbank_cas.cli import app
-
-app._HOMES["attempt"] = "attempt"
-app.main()
-"""
-
 
 @click.group()
 @click.option("--json", "as_json", is_flag=True)
@@ -237,7 +229,7 @@ def test_seal(job):
 
 
 def follow(job, *args, flags=(), **more):
-    command = [sys.executable, "-c", ROOT, *flags, "attempt", "page", str(job), *map(str, args), "--follow"]
+    command = [sys.executable, "-m", "oarbank_cas", *flags, "attempt", "page", str(job), *map(str, args), "--follow"]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", **more
     )
@@ -326,7 +318,7 @@ def test_no_input_ends_with_a_traceback(job):
             ["page", odd, "results"],
             ["cat", odd, os.fsdecode(b"\xff")],
         ):
-            command = [sys.executable, "-c", ROOT, *flags, "attempt", *map(str, args)]
+            command = [sys.executable, "-m", "oarbank_cas", *flags, "attempt", *map(str, args)]
             done = subprocess.run(command, capture_output=True, timeout=60, env={**os.environ, "LC_ALL": "C"})
             assert b"Traceback" not in done.stderr, done.stderr
             assert done.returncode in (0, 1, 65)

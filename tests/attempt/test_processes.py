@@ -120,6 +120,7 @@ class Writers:
         self.workers = {}
         self.deaths = {}
         self.base = 0
+        self.life = 0.4
         self.dice = random.Random(11)
 
     def keep_going(self):
@@ -130,7 +131,9 @@ class Writers:
             self.base += 1_000_000
             args = (self.path, writer, self.base, 10**6)
             self.workers[writer] = start("append", *args, 20_000, 0) if writer else start("write-slowly", *args)
-            self.deaths[writer] = time.monotonic() + 0.4 + self.dice.random()
+            # Longer each time: on a busy machine the first ones die before they have written anything.
+            self.life += 0.1
+            self.deaths[writer] = time.monotonic() + self.life + self.dice.random()
 
     def kill(self, writer):
         if writer in self.workers:
@@ -159,10 +162,11 @@ def test_a_reader_beside_writers_sees_only_whole_and_ordered_records(tmp_path):
     stop = time.monotonic() + 4 * BUDGET
     dice = random.Random(7)
     followed, failures = [], []
+    over = threading.Event()
 
     def watch():
         try:
-            records = follow(path, poll_s=0.001, stop=lambda: time.monotonic() > stop)
+            records = follow(path, poll_s=0.001, stop=over.is_set)
             followed.extend(record.payload[:2] for record in records)
         except Exception as error:  # noqa: BLE001 - handed to the test's own thread
             failures.append(error)
@@ -172,8 +176,12 @@ def test_a_reader_beside_writers_sees_only_whole_and_ordered_records(tmp_path):
     writers = Writers(path)
     fast = Pager(path)
     known, pages = [], 0
+
+    def enough():
+        return time.monotonic() > stop and pages > 20 and {0, 1} <= {writer for writer, _ in known}
+
     try:
-        while time.monotonic() < stop and path.stat().st_size < 1_000_000_000:
+        while not enough() and time.monotonic() < stop + 120 and path.stat().st_size < 1_000_000_000:
             writers.keep_going()
             offset = len(known) if dice.random() < 0.5 else dice.randint(0, len(known))
             check_page(page(path, offset, 500), offset, known)
@@ -183,6 +191,7 @@ def test_a_reader_beside_writers_sees_only_whole_and_ordered_records(tmp_path):
     finally:
         for writer in range(2):
             writers.kill(writer)
+        over.set()
     watcher.join(timeout=60 + 10 * BUDGET)
     assert not watcher.is_alive()
     assert not failures
