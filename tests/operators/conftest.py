@@ -1,5 +1,6 @@
 import io
 import json
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,24 +12,38 @@ sys.path.append(str(Path(__file__).parent))
 
 from operators_kit import Filled, disk_store, memory_store
 
+from oarbank_cas import Store
 from oarbank_cas.cli import main
 
 
+@pytest.fixture(scope="session")
+def template(tmp_path_factory):
+    """A store with a dozen results, made once."""
+    made = disk_store(tmp_path_factory.mktemp("template") / "store").fill()
+    made.store.close()
+    return made
+
+
+def copy_of(template, folder):
+    shutil.copytree(template.root, folder)
+    return Filled(Store.open(folder), folder, list(template.jobs), template.orphan)
+
+
 @pytest.fixture(params=["disk", "memory", "bucket"])
-def filled(request, tmp_path):
+def filled(request, tmp_path, template):
     """A store with a dozen results, on disk, in memory, and in memory that cannot rename."""
     if request.param == "disk":
-        made = disk_store(tmp_path / "store")
+        made = copy_of(template, tmp_path / "store")
     else:
-        made = Filled(memory_store(atomic_move=request.param == "memory"), None)
-    yield made.fill()
+        made = Filled(memory_store(atomic_move=request.param == "memory"), None).fill()
+    yield made
     made.store.close()
 
 
 @pytest.fixture
-def disk(tmp_path):
+def disk(tmp_path, template):
     """The same on disk."""
-    made = disk_store(tmp_path / "store").fill()
+    made = copy_of(template, tmp_path / "store")
     yield made
     made.store.close()
 
@@ -42,12 +57,11 @@ def other(tmp_path):
 
 
 @pytest.fixture
-def mirror(filled, other):
-    """A store that has everything that `filled` has."""
-    report = filled.store.copy_to(other.store)
-    assert report.problem_count == 0
-    other.jobs = filled.jobs
-    return other
+def mirror(filled, tmp_path, template):
+    """A store on disk that has everything that `filled` has."""
+    made = copy_of(template, tmp_path / "mirror")
+    yield made
+    made.store.close()
 
 
 @dataclass

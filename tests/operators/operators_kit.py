@@ -42,8 +42,10 @@ def files_of(number, sizes=(10, 3000)):
 def record(store, number, *, result_class="any", **more):
     """Put what a job makes, and record it."""
     files = files_of(number)
-    for data in files.values():
-        store.put_bytes(data)
+    with store.intake() as intake:
+        for data in files.values():
+            intake.add_bytes(data)
+        intake.commit()
     origin = Origin("tester@bench", attempt=f"attempt-{number}", platform="linux-amd64", host=f"node{number % 3}")
     sent = envelope(files, module=f"module{number % 3}", **more)
     assert store.record(key(number), sent, origin, result_class).recorded

@@ -53,7 +53,7 @@ def test_the_audit_is_written_before_anything_goes(filled, monkeypatch):
     order = []
     backend = filled.store.backend
     commit, delete = backend.commit, backend.delete
-    monkeypatch.setattr(backend, "commit", lambda items: order.append([n for n, _ in items][0]) or commit(items))
+    monkeypatch.setattr(backend, "commit", lambda items: order.append(next(n for n, _ in items)) or commit(items))
     monkeypatch.setattr(backend, "delete", lambda name, *rest: order.append(name) or delete(name, *rest))
     filled.store.purge(filled.blob(), by="me", reason="x")
     assert order[0].startswith("gc/purges/")

@@ -1,4 +1,4 @@
-"""Repair brings back what is damaged or missing, from the store itself or from another, and never makes things worse."""
+"""Repair brings back what is damaged or missing, from the store or from another, and never makes things worse."""
 
 import pytest
 from operators_kit import disk_store, envelope, key, kinds, record, tree

@@ -7,7 +7,8 @@ from operators_kit import kinds, record
 
 from oarbank_cas import layout
 from oarbank_cas.errors import ConflictError, InvalidInputError, UnavailableError
-from oarbank_cas.verify import Options, checks, run as run_module
+from oarbank_cas.verify import Options, checks
+from oarbank_cas.verify import run as run_module
 from oarbank_cas.verify.notebook import Notebook
 
 

@@ -1,4 +1,4 @@
-"""Verification finds every kind of damage, says nothing about a sound store, and changes nothing but what is damaged."""
+"""Verification finds every kind of damage, is silent about a sound store, and changes only what is damaged."""
 
 import json
 import os
@@ -10,7 +10,8 @@ from oarbank_cas import Origin, Store, layout
 from oarbank_cas import entry as codec
 from oarbank_cas.backends.base import Backend
 from oarbank_cas.errors import InvalidInputError, StorageIOError, UnavailableError
-from oarbank_cas.verify import Options, run as run_module
+from oarbank_cas.verify import Options
+from oarbank_cas.verify import run as run_module
 from oarbank_cas.verify.report import MAX_NAMED
 
 LOOK = Options(look_only=True)
