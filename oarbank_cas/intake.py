@@ -264,8 +264,8 @@ class Intake:
             pending, self._pending = self._pending, {}
         items = [(layout.blob(digest), incoming) for digest, incoming in pending.items()]
         try:
-            made = self._backend.commit(items)
-            self._check_standing([digest for digest, stat in zip(pending, made, strict=True) if stat is None])
+            made = self._backend.create_many(items)
+            self._check_standing([digest for digest, created in zip(pending, made, strict=True) if not created])
             self._backend.flush([layout.blob(digest) for digest in self._found])
         finally:
             for _, incoming in items:

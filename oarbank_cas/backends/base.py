@@ -7,8 +7,8 @@ A backend knows names and bytes, never digests, envelopes or policy. A name is `
 2. `commit` creates: of several that create one name at once exactly one wins, and an object is never overwritten by it.
 3. `replace` and `delete`, `rename` with `expected` act on exactly the incarnation that `expected` names, or on nothing.
 4. What a call has returned survives a crash of the process, the machine and its power, unless its docstring says else.
-5. A validator is strong: two incarnations of a name, or two contents, never share one. It may also change when the
-   object did not; that costs a retry, never a wrong answer.
+5. A validator is strong: two incarnations of a name, or two contents, never share one (but see `exact_identity`). It
+   may also change when the object did not; that costs a retry, never a wrong answer.
 6. Times are the store's own (`now`), and an object's time is not before the moment its name became visible, or its
    last `touch`. `rename` may keep the old time.
 7. `listing` returns every object that stood when it began and still stands when it ends, sorted by name, or raises. It
@@ -108,12 +108,21 @@ class Backend(ABC):
             `copy` and `delete`.
         group_commit: committing many objects in one call is much cheaper than one by one.
         expiring_delete: `delete_expiring` works.
+        exact_identity: rule 5 holds to the letter. Elsewhere two incarnations of a name share a validator where they
+            hold the same bytes and were made in the same second. Nothing above minds: entries and pins carry numbers
+            of their own, and such blobs are equally old.
+        exclusive: rules 2 and 3 hold to the letter. Elsewhere the storage ignores conditions, and of two writers of one
+            name at the same moment both may be told that they won; what stands is one's, whole.
+        requests_at_once: calls that are best under way at once, where each waits for an answer from afar.
     """
 
     where: str
     atomic_move: bool
     group_commit: bool
     expiring_delete: bool = False
+    exact_identity: bool = True
+    exclusive: bool = True
+    requests_at_once: int = 1
 
     @abstractmethod
     def now(self) -> int:
@@ -153,6 +162,10 @@ class Backend(ABC):
             discarded, and what stands is made durable as `flush` does).
         """
 
+    def create_many(self, items: Sequence[tuple[str, Incoming]]) -> list[bool]:
+        """Like `commit`, where no more is asked than whether each was created. A stat costs some storages a request."""
+        return [stat is not None for stat in self.commit(items)]
+
     @abstractmethod
     def replace(self, name: str, incoming: Incoming, expected: str) -> ObjectStat | None:
         """Put new bytes in the place of the incarnation whose validator is `expected`.
@@ -165,9 +178,10 @@ class Backend(ABC):
     def delete(self, name: str, expected: str | None = None) -> bool:
         """Remove `name`, or only its incarnation `expected`. False where there was nothing to remove."""
 
-    def delete_many(self, names: Sequence[str]) -> int:
-        """Remove each of `names`; how many stood. To find one gone already is success."""
-        return sum(self.delete(name) for name in names)
+    def delete_many(self, names: Sequence[str]) -> None:
+        """Remove each of `names`. To find one gone already is success."""
+        for name in names:
+            self.delete(name)
 
     def delete_expiring(self, name: str, issued_ns: int, life_s: int) -> bool:
         """Where `expiring_delete`: remove `name`, but never later than `life_s` seconds after `issued_ns`.

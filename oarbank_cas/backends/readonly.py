@@ -23,6 +23,9 @@ class ReadOnlyBackend(Backend):
         self.where = backend.where
         self.atomic_move = backend.atomic_move
         self.group_commit = backend.group_commit
+        self.exact_identity = backend.exact_identity
+        self.exclusive = backend.exclusive
+        self.requests_at_once = backend.requests_at_once
 
     def _refuse(self) -> NoReturn:
         raise PermissionDeniedError(f"the store {self.where} was opened for reading only")

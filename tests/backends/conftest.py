@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
+sys.path.append(str(Path(__file__).parent.parent / "s3"))
+
+import s3_kit
+
 from oarbank_cas.backends.local import LocalBackend
 from oarbank_cas.backends.memory import MemoryBackend
+from oarbank_cas.backends.s3.backend import S3Backend
 
 SENTINEL = "oarbank-cas.json"
 
@@ -20,11 +27,19 @@ def local(folder):
     return LocalBackend(root, SENTINEL)
 
 
+def bucket(_):
+    """A prefix of its own in a real server's bucket; large objects begin early, so that some go up in parts."""
+    found = s3_kit.wire()
+    s3_kit.plain(found).put_object(Bucket=found.place.bucket, Key=found.key(SENTINEL), Body=b"{}")
+    return S3Backend(found, s3_kit.capabilities(), SENTINEL, multipart_above=8 * 2**20, part_size=5 * 2**20)
+
+
 KINDS = {
     "memory-disk": lambda _: MemoryBackend(),
     "memory-bucket": lambda _: MemoryBackend(atomic_move=False),
     "memory-seconds": lambda _: MemoryBackend(granularity_ns=10**9),
     "local": local,
+    "s3": bucket,
 }
 
 
@@ -40,9 +55,17 @@ def backend(request, tmp_path):
     made = KINDS[request.param](tmp_path)
     yield made
     made.close()
+    if request.param == "s3":
+        assert s3_kit.left_behind(made.wire) == []
     if request.param == "local":
         tmp = tmp_path / "store" / "tmp"
         assert not tmp.exists() or set(os.listdir(tmp)) <= {"locks"}
+
+
+@pytest.fixture
+def turns(backend):
+    """How often a race is run: a real server takes a second or two for one, where all racers want one name."""
+    return 3 if backend.requests_at_once > 1 else 10
 
 
 @pytest.fixture

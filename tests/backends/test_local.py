@@ -446,7 +446,7 @@ class TestLocks:
     def test_a_child_forked_under_a_lock_does_not_keep_it(self, disk, put, swap):
         first = put(disk, "x/a", b"1")
         go, stop = os.pipe()
-        with disk._locked("x/a"):
+        with disk._place.locked("x/a"):
             pid = os.fork()
             if pid == 0:
                 os.read(go, 1)
@@ -465,7 +465,7 @@ class TestLocks:
     def test_a_second_look_waits_for_the_first_act(self, disk, put, swap):
         first = put(disk, "x/a", b"1")
         done = []
-        with disk._locked("x/a"):
+        with disk._place.locked("x/a"):
             waiter = threading.Thread(target=lambda: done.append(swap(disk, "x/a", b"2", first.validator)))
             waiter.start()
             os.unlink(os.path.join(disk.where, "x", "a"))

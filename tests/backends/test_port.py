@@ -125,8 +125,8 @@ class TestCreating:
         incoming.discard()
         assert backend.read("x/a", LIMIT)[0] == b"kept"
 
-    def test_one_of_many_threads_wins(self, backend, put):
-        for turn in range(10):
+    def test_one_of_many_threads_wins(self, backend, put, turns):
+        for turn in range(turns):
             name = f"x/{turn}"
             stats = together(*[lambda n=n, name=name: put(backend, name, b"%d" % n) for n in range(8)])
             (winner,) = [n for n, stat in enumerate(stats) if stat is not None]
@@ -220,7 +220,7 @@ class TestIdentity:
     def test_a_deleted_name_may_be_made_again(self, backend, put):
         first = put(backend, "x/a", b"1")
         backend.delete("x/a")
-        second = put(backend, "x/a", b"1")
+        second = put(backend, "x/a", b"1" if backend.exact_identity else b"2")
         assert second is not None
         assert second.validator != first.validator
         assert backend.delete("x/a", first.validator) is False
@@ -244,18 +244,21 @@ class TestIdentity:
             backend.delete("x/a")
         assert len(seen) == 200
 
-    def test_one_of_many_threads_replaces(self, backend, put, swap):
+    def test_one_of_many_threads_replaces(self, backend, put, swap, turns):
         standing = put(backend, "x/a", b"start")
-        for _ in range(10):
-            stats = together(
-                *[lambda n=n, expected=standing.validator: swap(backend, "x/a", b"%d" % n, expected) for n in range(6)]
-            )
+        for turn in range(turns):
+            expected = standing.validator
+            works = [
+                lambda data=b"%d %d" % (turn, n), expected=expected: swap(backend, "x/a", data, expected)
+                for n in range(6)
+            ]
+            stats = together(*works)
             (winner,) = [n for n, stat in enumerate(stats) if stat is not None]
             standing = stats[winner]
-            assert backend.read("x/a", LIMIT) == (b"%d" % winner, standing)
+            assert backend.read("x/a", LIMIT) == (b"%d %d" % (turn, winner), standing)
 
-    def test_one_of_replace_delete_and_replace_acts(self, backend, put, swap):
-        for turn in range(10):
+    def test_one_of_replace_delete_and_replace_acts(self, backend, put, swap, turns):
+        for turn in range(turns):
             standing = put(backend, f"x/{turn}", b"start")
             name, expected = standing.name, standing.validator
             done = together(
@@ -448,9 +451,10 @@ class TestManyAtOnce:
     def test_removing_many(self, backend, put):
         for name in ("x/a", "x/b", "x/c"):
             put(backend, name, b"1")
-        assert backend.delete_many(["x/a", "x/none", "x/c"]) == 2
+        backend.delete_many(["x/a", "x/none", "x/c"])
         assert names_of(backend.listing("x/")) == ["x/b"]
-        assert backend.delete_many([]) == 0
+        backend.delete_many([])
+        assert names_of(backend.listing("x/")) == ["x/b"]
 
     def test_moving_and_touching_many(self, backend, put):
         if not backend.atomic_move:

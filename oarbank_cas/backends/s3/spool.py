@@ -1,0 +1,193 @@
+"""Bytes that wait for their upload: in memory while all of them together are few, else in a file of this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+import threading
+from typing import IO
+
+from oarbank_cas.backends.base import Incoming
+from oarbank_cas.errors import StorageIOError
+
+SMALL = 2 * 2**20
+"""One object's bytes that may wait in memory."""
+
+ALL = 48 * 2**20
+"""Bytes that may wait in memory altogether."""
+
+
+class Budget:
+    """Memory that all waiting bytes of a store share.
+
+    Args:
+        most: bytes.
+    """
+
+    def __init__(self, most: int = ALL) -> None:
+        self._left = most
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Take memory, if there is that much left."""
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
+            return True
+
+    def give(self, size: int) -> None:
+        """Give it back."""
+        with self._lock:
+            self._left += size
+
+
+class Spool(Incoming):
+    """Bytes on their way to a bucket.
+
+    Args:
+        budget: memory to share.
+        size_hint: about how many bytes will come.
+    """
+
+    def __init__(self, budget: Budget, size_hint: int | None) -> None:
+        self.size = 0
+        self._budget = budget
+        self._taken = 0
+        self._pieces: list[bytes] = []
+        self._file: IO[bytes] | None = None
+        self._state = hashlib.sha256()
+        if size_hint is not None and size_hint > SMALL:
+            self._to_file()
+
+    def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """See `Incoming.write`."""
+        size = len(chunk)
+        self._state.update(chunk)
+        if self._file is None and (self.size + size > SMALL or not self._budget.take(size)):
+            self._to_file()
+        try:
+            if self._file is not None:
+                _write_all(self._file, chunk)
+            else:
+                self._taken += size
+                self._pieces.append(bytes(chunk))
+        except OSError as error:
+            raise _no_room(error) from error
+        self.size += size
+
+    def _to_file(self) -> None:
+        try:
+            self._file = tempfile.TemporaryFile(prefix="oarbank-cas-", buffering=0)  # noqa: SIM115 - closed by discard
+            for piece in self._pieces:
+                _write_all(self._file, piece)
+        except OSError as error:
+            raise _no_room(error) from error
+        self._forget_pieces()
+
+    def _forget_pieces(self) -> None:
+        self._pieces = []
+        self._budget.give(self._taken)
+        self._taken = 0
+
+    def finish(self) -> None:
+        """See `Incoming.finish`."""
+
+    def discard(self) -> None:
+        """See `Incoming.discard`."""
+        self._forget_pieces()
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+    @property
+    def sha256(self) -> bytes:
+        """The checksum of everything written."""
+        return self._state.digest()
+
+    def whole(self) -> bytes | None:
+        """All bytes, where they wait in memory."""
+        if self._file is not None:
+            return None
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0] if self._pieces else b""
+
+    def part(self, start: int, size: int) -> bytes | FilePart:
+        """Some of the bytes, as the body of a request. Parts of one spool are read by one thread at a time each."""
+        whole = self.whole()
+        if whole is not None:
+            return whole if (start, size) == (0, self.size) else whole[start : start + size]
+        assert self._file is not None
+        return FilePart(self._file.fileno(), start, size)
+
+
+class FilePart(io.RawIOBase):
+    """A part of an open file, with a position of its own, so that parts are read side by side.
+
+    Args:
+        fd: the file's descriptor, which stays its owner's.
+        start: the part's first byte.
+        size: its length.
+    """
+
+    def __init__(self, fd: int, start: int, size: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._start = start
+        self._size = size
+        self._at = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The position in the part."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move in the part."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        left = max(0, self._size - self._at)
+        data = _read_at(self._fd, left if size is None or size < 0 else min(size, left), self._start + self._at)
+        self._at += len(data)
+        return data
+
+
+def _write_all(file: IO[bytes], chunk: bytes | bytearray | memoryview) -> None:
+    done = file.write(chunk)
+    while done < len(chunk):  # a full disk takes a part first
+        done += file.write(memoryview(chunk)[done:])
+
+
+_seeking = threading.Lock()
+
+
+def _read_at(fd: int, size: int, offset: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(fd, size, offset)
+    with _seeking:  # Windows has no such call
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, size)
+
+
+def _no_room(error: OSError) -> StorageIOError:
+    return StorageIOError(
+        f"the temporary directory {tempfile.gettempdir()}, where bytes wait for their upload: {error.strerror}; free "
+        "some space or set TMPDIR"
+    )

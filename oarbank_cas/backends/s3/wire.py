@@ -1,0 +1,148 @@
+"""The boto3 client of one bucket: how it is made, what every request carries, and that every call is tried again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import boto3
+from botocore import awsrequest, httpsession
+from botocore.config import Config
+
+from oarbank_cas.backends.s3 import failures
+from oarbank_cas.backends.s3.retry import Attempt, Retry
+from oarbank_cas.errors import PermissionDeniedError
+
+if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
+
+    from oarbank_cas.backends.s3.options import Place, S3Options
+
+_T = TypeVar("_T")
+
+_CONNECT_S = 5
+_READ_S = 60
+_DEFAULT_REGION = "us-east-1"
+"""For servers that are not AWS and care for no region."""
+
+
+class Wire:
+    """A bucket's client. Safe to use from many threads.
+
+    Args:
+        place: the bucket and the store's prefix in it.
+        options: the user's.
+        retry: how calls are tried again.
+    """
+
+    def __init__(self, place: Place, options: S3Options, retry: Retry | None = None) -> None:
+        self.place = place
+        self.options = options
+        self.retry = retry or Retry()
+        self.where = place.url
+        try:
+            session = boto3.session.Session(profile_name=options.profile, region_name=options.region)
+            self.client: Any = session.client(
+                "s3",
+                endpoint_url=options.endpoint_url,
+                region_name=session.region_name or _DEFAULT_REGION,
+                verify=options.ca_bundle,
+                config=_config(options),
+            )
+            self._credentials = session.get_credentials()
+        except failures.CLIENT_ERRORS as error:
+            raise failures.translate(failures.judge(error), "the client", self.where, 1, 0) from None
+        except ValueError:
+            raise failures.translate(failures.Failure("BadEndpoint"), "the endpoint", self.where, 1, 0) from None
+        self.bucket: dict[str, Any] = {"Bucket": place.bucket}
+        self.owner: dict[str, Any] = {"RequestPayer": "requester"} if options.requester_pays else {}
+        self.extra_headers = {"x-amz-request-payer": "requester"} if options.requester_pays else {}
+        self.stored = _stored(options)
+        self._raw: httpsession.URLLib3Session | None = None
+        self._lock = threading.Lock()
+
+    def key(self, name: str) -> str:
+        """The key of one of the store's objects."""
+        return self.place.prefix + name
+
+    def url_of(self, name: str) -> str:
+        """Where an object is, unsigned."""
+        signed: str = self.client.generate_presigned_url("get_object", Params={**self.bucket, "Key": self.key(name)})
+        return signed.partition("?")[0]
+
+    def call(self, what: str, call: Callable[[Attempt], _T]) -> _T:
+        """Call until it answers; see `Retry.run`."""
+        return self.retry.run(what, self.where, call)
+
+    @property
+    def region(self) -> str:
+        """The region that requests are signed for."""
+        return str(self.client.meta.region_name)
+
+    @property
+    def endpoint(self) -> str:
+        """Where requests go."""
+        return str(self.client.meta.endpoint_url)
+
+    def credentials(self) -> ReadOnlyCredentials:
+        """The credential as it is now; a role's changes.
+
+        Raises:
+            PermissionDeniedError: there is none.
+        """
+        found = self._credentials.get_frozen_credentials() if self._credentials is not None else None
+        if found is None or not found.access_key or not found.secret_key:
+            failure = failures.Failure("NoCredentialsError")
+            error = failures.translate(failure, "the credential", self.where, 1, 0)
+            assert isinstance(error, PermissionDeniedError)
+            raise error
+        return found
+
+    def send(self, method: str, url: str, headers: dict[str, str], body: bytes | None = None) -> awsrequest.AWSResponse:
+        """Send a request that is signed already, once; its answer, whatever that says."""
+        with self._lock:
+            if self._raw is None:
+                verify: bool | str = self.options.ca_bundle or True
+                self._raw = httpsession.URLLib3Session(
+                    verify=verify, timeout=(_CONNECT_S, _READ_S), max_pool_connections=self.options.max_requests
+                )
+        return self._raw.send(awsrequest.AWSRequest(method, url, headers, body).prepare())
+
+    def close(self) -> None:
+        """Let connections go."""
+        self.client.close()
+        if self._raw is not None:
+            self._raw.close()
+
+
+def _config(options: S3Options) -> Config:
+    return Config(
+        connect_timeout=_CONNECT_S,
+        read_timeout=_READ_S,
+        max_pool_connections=options.max_requests + 8,
+        retries={"total_max_attempts": 1},  # tried again here, where it is known what a lost answer means
+        # By default the client adds trailers that several servers do not understand; one keeps them in the object.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": _style(options), "payload_signing_enabled": True},
+        user_agent_extra="oarbank-cas",
+    )
+
+
+def _style(options: S3Options) -> Any:  # noqa: ANN401 - a literal type of the client's stubs
+    if options.addressing_style != "auto":
+        return options.addressing_style
+    return "path" if options.endpoint_url else "auto"
+
+
+def _stored(options: S3Options) -> dict[str, Any]:
+    """What every request that makes an object says of how it is to be kept."""
+    said: dict[str, Any] = {}
+    if options.sse:
+        said["ServerSideEncryption"] = options.sse
+    if options.sse_kms_key_id:
+        said["SSEKMSKeyId"] = options.sse_kms_key_id
+    if options.storage_class:
+        said["StorageClass"] = options.storage_class
+    return said
