@@ -112,7 +112,7 @@ class TestTheOrderOfCalls:
         ]
 
     def test_without_a_group_flush_each_is_flushed_before_it_has_a_name(self, disk, log):
-        disk.group_commit = False
+        disk._place.group_flush = False
         disk.commit(pieces(disk, [f"x/{n}/a" for n in range(10)]))
         assert log.of("sync_filesystem") == []
         assert log.of("sync_file") == ["bytes"] * 10
