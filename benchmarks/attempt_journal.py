@@ -1,23 +1,25 @@
 """Attempt journals against the plainest code: appending against write and fsync, paging line by line.
 
-    python benchmarks/attempt_journal.py [--rounds N] [--appends N] [--records N] [--directory DIR]
+    python benchmarks/attempt_journal.py [--runs N] [--appends N] [--records N] [--folder DIR] [--quick]
 
 The ways to append alternate within each round, so that all of them see the same disk; the medians of the rounds count.
+The last part publishes a journal into a store on the same disk and reads pages of it there, in the same way.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from contest import parser, workplace
+
+from oarbank_cas import Store
 from oarbank_cas.attempt import Journal, Pager, page
 from oarbank_cas.attempt.records import encode_record
 
@@ -107,14 +109,20 @@ def counting_page(path: Path, offset: int, limit: int) -> tuple[list[object], in
     return found, number
 
 
+def write_journal(path: Path, records: int) -> int:
+    """A journal of `records` records, about; how many."""
+    block_of = min(records, 10_000)
+    block = b"".join(encode_record(json.dumps({"n": number, "note": "x" * 80}), 1) for number in range(block_of))
+    with path.open("wb") as file:
+        for _ in range(records // block_of):
+            file.write(block)
+    return records // block_of * block_of
+
+
 def bench_page(directory: Path, records: int, rounds: int) -> None:
     path = directory / "page.jsonl"
-    block = b"".join(encode_record(json.dumps({"n": number, "note": "x" * 80}), 1) for number in range(10_000))
-    with path.open("wb") as file:
-        for _ in range(records // 10_000):
-            file.write(block)
+    records = write_journal(path, records)
     size = path.stat().st_size
-    records = records // 10_000 * 10_000
     print(f"page of 100 records in the middle of {records:,} ({size / 1e6:,.0f} MB), milliseconds")
     middle = records // 2
     ways: dict[str, Callable[[], object]] = {
@@ -149,16 +157,40 @@ def bench_page(directory: Path, records: int, rounds: int) -> None:
     path.unlink()
 
 
+def bench_published(directory: Path, records: int, rounds: int) -> None:
+    attempt = directory / "attempt"
+    attempt.mkdir()
+    records = write_journal(attempt / "results.jsonl", records)
+    print(f"a published attempt of {records:,} records, milliseconds")
+    with Store.init(directory / "store")[0] as store:
+        took = seconds(lambda: store.publish_attempt(attempt, "benchmark"))
+        print(f"  {'publish':26} {took * 1e3:10.2f}")
+        took = seconds(lambda: store.publish_attempt(attempt, "benchmark"))
+        print(f"  {'publish again':26} {took * 1e3:10.2f}")
+        ways: dict[str, Callable[[int], object]] = {
+            "page of the directory": lambda offset: page(attempt / "results.jsonl", offset, 100),
+            "page of the store": lambda offset: store.attempt("benchmark").page("results", offset, 100),
+        }
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(rounds * 3):
+            for name, way in ways.items():
+                times[name].append(seconds(partial(way, number * 7919 % records)))
+    for name, found in times.items():
+        print(f"  {name:26} {statistics.median(found) * 1e3:10.2f}  highest {max(found) * 1e3:9.2f}")
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--appends", type=int, default=200)
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--directory", type=Path, default=None, help="on the disk to measure")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        bench_append(Path(directory), arguments.rounds, arguments.appends)
-        bench_page(Path(directory), arguments.records, arguments.rounds)
+    options = parser(__doc__.splitlines()[0] if __doc__ else None)
+    options.add_argument("--appends", type=int, default=200)
+    options.add_argument("--records", type=int, default=1_000_000)
+    arguments = options.parse_args()
+    runs, appends, records = arguments.runs, arguments.appends, arguments.records
+    if arguments.quick:
+        runs, appends, records = 1, 3, 2000
+    with workplace(arguments) as directory:
+        bench_append(directory, runs, appends)
+        bench_page(directory, records, runs)
+        bench_published(directory, records, runs)
 
 
 if __name__ == "__main__":
