@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from oarbank_cas import descriptor as descriptors
-from oarbank_cas import instants, layout
+from oarbank_cas import instants, layout, opening
 from oarbank_cas.agent.publish import Published, Publisher, Uploaded
 from oarbank_cas.agent.stage import Mounted, Resolver, Stager
-from oarbank_cas.backends.local import LocalBackend
 from oarbank_cas.backends.readonly import ReadOnlyBackend
 from oarbank_cas.blobs import Blob, BlobReader, Blobs
 from oarbank_cas.errors import (
     ConflictError,
-    InvalidInputError,
     NotFoundError,
-    PermissionDeniedError,
     UnavailableError,
-    UnsupportedError,
 )
 from oarbank_cas.intake import Intake, PathSource
 from oarbank_cas.lookups import Lookup, Lookups
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
     from oarbank_cas.attempt.publishing import PublishedSeal
     from oarbank_cas.attempt.view import AttemptView
     from oarbank_cas.backends.base import Backend
+    from oarbank_cas.backends.s3.options import S3Options
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.copying import Options as CopyOptions
     from oarbank_cas.copying import Report as CopyReport
@@ -72,12 +69,13 @@ class Store:
     # -- opening
 
     @classmethod
-    def open(cls, url: str | os.PathLike[str], read_only: bool = False) -> Self:
+    def open(cls, url: str | os.PathLike[str], read_only: bool = False, *, s3: S3Options | None = None) -> Self:
         """Open a store.
 
         Args:
-            url: a directory's path, or a `file:` URL.
+            url: a directory's path, a `file:` URL, or `s3://bucket/prefix`.
             read_only: refuse every change.
+            s3: options of a bucket; AWS's own settings where None.
 
         Raises:
             UnavailableError: there is no store.
@@ -85,14 +83,15 @@ class Store:
             CorruptError: its descriptor is damaged.
             PermissionDeniedError: it may not be read.
         """
-        backend: Backend = LocalBackend(directory_of(url), layout.DESCRIPTOR)
+        backend = opening.open_backend(url, s3, read_only=read_only)
         try:
             data, _ = backend.read(layout.DESCRIPTOR, descriptors.MAX_BYTES)
-        except (NotFoundError, UnavailableError) as error:
-            raise UnavailableError(
-                f"there is no store at {backend.where}: check --store, or make one with `oarbank-cas init`"
-            ) from error
-        descriptor = descriptors.decode(data, backend.where)
+            descriptor = descriptors.decode(data, backend.where)
+        except BaseException as error:
+            backend.close()
+            if isinstance(error, NotFoundError | UnavailableError):
+                raise opening.missing(backend.where, error) from error
+            raise
         return cls(ReadOnlyBackend(backend) if read_only else backend, descriptor)
 
     @classmethod
@@ -103,14 +102,16 @@ class Store:
         session_s: int | None = None,
         grace_s: int | None = None,
         slack_s: int | None = None,
+        s3: S3Options | None = None,
     ) -> tuple[Self, bool]:
         """Make a store, or open the one that is there.
 
         Args:
-            url: as in `open`; a missing directory is made.
+            url: as in `open`; a missing directory is made, a bucket must be there.
             session_s: seconds for which a writer may rely on what it has seen; 6 hours where None.
             grace_s: seconds before gc looks at an unreferenced blob; 24 hours where None.
             slack_s: seconds by which clocks and listings may be off; 5 minutes where None.
+            s3: as in `open`.
 
         Returns:
             The store, and whether it was made.
@@ -123,26 +124,17 @@ class Store:
         asked = {"session_s": session_s, "grace_s": grace_s, "slack_s": slack_s}
         spans = {"session_s": descriptors.SESSION_S, "grace_s": descriptors.GRACE_S, "slack_s": descriptors.SLACK_S}
         spans |= {name: value for name, value in asked.items() if value is not None}
-        path = directory_of(url)
         descriptors.new(**spans, created="")
-        try:
-            os.makedirs(path, exist_ok=True)
-        except PermissionError as error:
-            raise PermissionDeniedError(f"cannot make the directory {path}: {error.strerror}") from error
-        except OSError as error:
-            raise ConflictError(f"cannot make the directory {path}: {error.strerror}") from error
-        backend = LocalBackend(path)
-        try:
+        with contextlib.closing(opening.new_backend(url, s3)) as backend:
             made = _create_descriptor(backend, spans)
-        finally:
-            backend.close()
-        store = cls.open(path)
+        store = cls.open(url, s3=s3)
         for name, value in asked.items():
             standing = getattr(store.descriptor, name)
             if value not in (None, standing):
+                store.close()
                 raise ConflictError(
-                    f"the store {path} has {name} = {standing}, not {value}, and clients rely on it: make a new store "
-                    f"with --{name.replace('_', '-')} {value} and copy this one into it"
+                    f"the store {store.backend.where} has {name} = {standing}, not {value}, and clients rely on it: "
+                    f"make a new store with --{name.replace('_', '-')} {value} and copy this one into it"
                 )
         return store, made
 
@@ -373,37 +365,6 @@ class Store:
         from oarbank_cas.attempt.published import published_attempt
 
         return published_attempt(self.blobs, self.pins, reference)
-
-
-def directory_of(url: str | os.PathLike[str]) -> str:
-    """The directory that a store's URL names.
-
-    Raises:
-        UnsupportedError: the URL is of another kind of storage.
-        InvalidInputError: it names no directory.
-    """
-    text = os.fspath(url)
-    if not text or "\0" in text:
-        raise InvalidInputError("is no path of a directory", f"store {text!r}")
-    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)  # one letter alone is a Windows drive
-    if match is None:
-        return text
-    if match[1].lower() != "file":
-        raise UnsupportedError(
-            f"{text}: this version opens directories only, by a path or a file: URL (a path with a colon: ./{text})"
-        )
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
-
-    parts = urlsplit(text)
-    if parts.netloc not in ("", "localhost") or parts.query or parts.fragment:
-        raise InvalidInputError(
-            "names no directory of this machine: write file:///path, with ? and # as %3F and %23", text
-        )
-    path = url2pathname(parts.path)
-    if not os.path.isabs(path) or "\0" in path:
-        raise InvalidInputError("names no directory: write file:///path", text)
-    return path
 
 
 def _create_descriptor(backend: Backend, spans: dict[str, int]) -> bool:

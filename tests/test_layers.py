@@ -24,6 +24,7 @@ LAYERS = [
     {"gc", "agent"},
     {"rooms", "purge", "copying", "stats", "stats_page", "verify"},
     {"attempt"},
+    {"opening"},
     {"store"},
     {"aio"},
     {"cli"},

@@ -118,15 +118,24 @@ def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option(
     "--store",
     metavar="URL",
-    help="The store: a directory. Else OARBANK_CAS_STORE, a configuration file, ./.oarbank-cas.",
+    help="The store: a directory, or s3://BUCKET/PREFIX. Else OARBANK_CAS_STORE, a configuration file, ./.oarbank-cas.",
 )
 @click.option("--config", metavar="FILE", help="Read this configuration file, not ./oarbank-cas.toml or the user's.")
+@click.option("--endpoint-url", metavar="URL", help="The S3 server of an s3:// store, where it is not AWS.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else there.")
 @click.option("-v", "--verbose", count=True, help="Say more, on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors, on stderr.")
 @click.version_option(__version__, prog_name=NAME)
 @click.pass_context
-def cli(ctx: click.Context, store: str | None, config: str | None, as_json: bool, verbose: int, quiet: bool) -> None:
+def cli(
+    ctx: click.Context,
+    store: str | None,
+    config: str | None,
+    endpoint_url: str | None,
+    as_json: bool,
+    verbose: int,
+    quiet: bool,
+) -> None:
     """Keep job results and their files by content, and answer whether a job was already done.
 
     \b
@@ -135,7 +144,7 @@ def cli(ctx: click.Context, store: str | None, config: str | None, as_json: bool
       oarbank-cas --store /data/cas publish --job-key $KEY --workdir work
       oarbank-cas --store /data/cas lookup $KEY
     """
-    session = Session(store, config, as_json, -1 if quiet else verbose)
+    session = Session(store, config, as_json, -1 if quiet else verbose, endpoint_url)
     ctx.obj = session
     ctx.call_on_close(session.close)
 

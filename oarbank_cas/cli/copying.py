@@ -53,9 +53,10 @@ def copy(
     if source is None and target is None:
         raise click.UsageError("name a store with --from or --to; the other is then --store")
     options = Options(result_class, tombstones, replace_ended, dry_run)
+    source, target = source or session.url, target or session.url
     with (
-        Store.open(source or session.url, read_only=True) as here,
-        Store.open(target or session.url, read_only=dry_run) as there,
+        Store.open(source, read_only=True, s3=session.s3_for(source)) as here,
+        Store.open(target, read_only=dry_run, s3=session.s3_for(target)) as there,
         session.progress("copy") as progress,
     ):
         report = here.copy_to(there, None if everything else wanted, options, progress)

@@ -17,6 +17,7 @@ from oarbank_cas.cli import settings
 from oarbank_cas.errors import CasError, InvalidInputError
 
 if TYPE_CHECKING:
+    from oarbank_cas.backends.s3.options import S3Options
     from oarbank_cas.store import Store
 
 
@@ -48,11 +49,20 @@ class Session:
         config: `--config`.
         as_json: `--json`.
         verbosity: `-v` counts up, `-q` is -1.
+        endpoint_url: `--endpoint-url`.
     """
 
-    def __init__(self, store: str | None, config: str | None, as_json: bool, verbosity: int) -> None:
+    def __init__(
+        self,
+        store: str | None,
+        config: str | None,
+        as_json: bool,
+        verbosity: int,
+        endpoint_url: str | None = None,
+    ) -> None:
         self._store_option = store
         self._config = config
+        self._endpoint_url = endpoint_url
         self.as_json = as_json
         self.verbosity = verbosity
         self._stack = ExitStack()
@@ -62,11 +72,16 @@ class Session:
         """The store's URL."""
         return settings.store_url(self._store_option, self._config)
 
+    def s3_for(self, url: str) -> S3Options | None:
+        """Options of a bucket, where a URL names one."""
+        return settings.s3_options(self._endpoint_url, self._config) if url[:5].lower() == "s3://" else None
+
     def store(self, *, read_only: bool = False) -> Store:
         """Open the store; it is closed when the command ends."""
         from oarbank_cas.store import Store
 
-        return self._stack.enter_context(Store.open(self.url, read_only=read_only))
+        url = self.url
+        return self._stack.enter_context(Store.open(url, read_only=read_only, s3=self.s3_for(url)))
 
     def close(self) -> None:
         """Close what was opened."""

@@ -27,7 +27,8 @@ def init(session: Session, session_s: int | None, grace_s: int | None, slack_s: 
     """
     from oarbank_cas.store import Store
 
-    store, made = Store.init(session.url, session_s=session_s, grace_s=grace_s, slack_s=slack_s)
+    url = session.url
+    store, made = Store.init(url, session_s=session_s, grace_s=grace_s, slack_s=slack_s, s3=session.s3_for(url))
     with store:
         said = store.descriptor
         if session.as_json:

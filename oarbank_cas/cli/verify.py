@@ -85,7 +85,7 @@ def verify(
         if source is None:
             report = store.verify(options, None, progress)
         else:
-            with Store.open(source, read_only=True) as other:
+            with Store.open(source, read_only=True, s3=session.s3_for(source)) as other:
                 report = store.verify(options, other, progress)
     if session.as_json:
         session.document(report.to_json())

@@ -15,7 +15,7 @@ import botocore.exceptions as be
 from oarbank_cas.backends.base import Backend, Incoming, ObjectStat, Reader
 from oarbank_cas.backends.s3 import copying, failures, listing, multipart, reading, stats
 from oarbank_cas.backends.s3.presign import presign
-from oarbank_cas.backends.s3.putting import Putter
+from oarbank_cas.backends.s3.putting import Putter, overwrite
 from oarbank_cas.backends.s3.spool import Budget, Spool
 from oarbank_cas.errors import CasError, ConflictError, NotFoundError, UnavailableError, UnsupportedError
 
@@ -132,7 +132,7 @@ class S3Backend(Backend):
         The time of an object that is written for this: what makes the times is asked, not a gateway's own clock.
         """
         self._clock_made = True
-        self._putter.overwrite(self._clock_name, Spool(self._budget, 0))
+        overwrite(self.wire, self._clock_name, b"")
         made = reading.head(self.wire, self._clock_name)
         if made is None:
             raise UnavailableError(f"{self.where}: {self._clock_name} is gone as soon as it is written; run this again")

@@ -57,10 +57,6 @@ class Putter:
 
         return self._place(name, spool, {"IfMatch": etag}, stands)
 
-    def overwrite(self, name: str, spool: Spool) -> None:
-        """Put over whatever stands."""
-        self._put(name, spool, {}, "")
-
     def _place(self, name: str, spool: Spool, condition: dict[str, str], holds: Callable[[], bool]) -> bool:
         """Put under a condition, which is looked at first where the server does not; and read back what it trusts not.
 
@@ -161,6 +157,22 @@ class Putter:
         except NotFoundError:
             return False, "", ""
         return ours and state.digest() == spool.sha256, reader.metadata.get(_NONCE, ""), reader.stat.validator
+
+
+def overwrite(wire: Wire, name: str, data: bytes) -> None:
+    """Put a small object over whatever stands."""
+    wire.call(
+        f"put {name}",
+        lambda _: wire.client.put_object(
+            **wire.bucket,
+            **wire.owner,
+            **wire.stored,
+            Key=wire.key(name),
+            Body=data,
+            ChecksumAlgorithm="SHA256",
+            ChecksumSHA256=checksum_of(hashlib.sha256(data).digest()),
+        ),
+    )
 
 
 def checksum_of(sha256: bytes) -> str:

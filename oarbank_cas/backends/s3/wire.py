@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import boto3
 from botocore import awsrequest, httpsession
@@ -43,13 +44,18 @@ class Wire:
         self.where = place.url
         try:
             session = boto3.session.Session(profile_name=options.profile, region_name=options.region)
-            self.client: Any = session.client(
-                "s3",
-                endpoint_url=options.endpoint_url,
-                region_name=session.region_name or _DEFAULT_REGION,
-                verify=options.ca_bundle,
-                config=_config(options),
-            )
+            made: dict[str, Any] = {
+                "endpoint_url": options.endpoint_url,
+                "region_name": session.region_name or _DEFAULT_REGION,
+                "verify": options.ca_bundle,
+            }
+            style: str = options.addressing_style
+            if style == "auto" and options.endpoint_url and not _is_aws(options.endpoint_url):
+                style = "path"  # few servers besides AWS have a name of its own for each bucket
+            self.client: Any = session.client("s3", **made, config=_config(options, style))
+            if style == "auto" and not _is_aws(self.client.meta.endpoint_url):
+                self.client.close()
+                self.client = session.client("s3", **made, config=_config(options, "path"))
             self._credentials = session.get_credentials()
         except failures.CLIENT_ERRORS as error:
             raise failures.translate(failures.judge(error), "the client", self.where, 1, 0) from None
@@ -116,7 +122,7 @@ class Wire:
             self._raw.close()
 
 
-def _config(options: S3Options) -> Config:
+def _config(options: S3Options, style: str) -> Config:
     return Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_READ_S,
@@ -125,15 +131,14 @@ def _config(options: S3Options) -> Config:
         # By default the client adds trailers that several servers do not understand; one keeps them in the object.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        s3={"addressing_style": _style(options), "payload_signing_enabled": True},
+        s3={"payload_signing_enabled": True, **({"addressing_style": style} if style != "auto" else {})},
         user_agent_extra="oarbank-cas",
     )
 
 
-def _style(options: S3Options) -> Any:  # noqa: ANN401 - a literal type of the client's stubs
-    if options.addressing_style != "auto":
-        return options.addressing_style
-    return "path" if options.endpoint_url else "auto"
+def _is_aws(url: str) -> bool:
+    host = (urlsplit(url).hostname or "").lower()
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".aws.dev", ".api.aws"))
 
 
 def _stored(options: S3Options) -> dict[str, Any]:
