@@ -806,7 +806,7 @@ def test_json_after_the_command(run, store, workdir):
         (("publish", "--nonsense"), 2),
         (("key", "--module", "a.b", "--compat", "1", "none.json"), 65),
         (("--store", "none", "ls"), 69),
-        (("--store", "s3://bucket/x", "ls"), 69),
+        (("--store", "ftp://host/x", "ls"), 69),
         (("--store", "file://elsewhere/x", "ls"), 65),
         (("fetch", key()), 1),
         (("--config", "none.toml", "ls"), 65),

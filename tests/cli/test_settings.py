@@ -87,7 +87,7 @@ def test_a_file_that_says_nothing(used, stores):
         (b"store = ''", "`store` must be a URL or a path"),
         (b"store = ['x']", "`store` must be a URL or a path"),
         (b"[store]\nurl = 'x'", "`store` must be a URL or a path"),
-        (b"stoer = 'x'", "sets `stoer`, which is unknown; known: store"),
+        (b"stoer = 'x'", "sets `stoer`, which is unknown; known: s3, store"),
         (b'store = "a\\u0000b"', "is no path"),
         (b"a = " + b"[" * 5000, "nested too deeply"),
         (b"#" * (16 * 1024 + 1), "more than"),
@@ -183,8 +183,8 @@ def test_reading_commands_leave_a_store_as_it_is(run, store, arguments):
 @pytest.mark.parametrize(
     ("url", "code", "message"),
     [
-        ("s3://bucket/prefix", 69, "opens directories only"),
-        ("https://example.org", 69, "opens directories only"),
+        ("gs://bucket/prefix", 69, "opens directories"),
+        ("https://example.org", 69, "opens directories"),
         ("weird:path", 69, "./weird:path"),
         ("file://host/path", 65, "file:///path"),
         ("file:relative", 65, "file:///path"),
