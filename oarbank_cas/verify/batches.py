@@ -34,7 +34,7 @@ class Batch:
 
     Attributes:
         last: the name of the last object.
-        items: object name, digest and size of those whose bytes are to be read.
+        items: object name and digest of those whose bytes are to be read, and the size that all say it has, or -1.
         size: bytes to read.
         counts: what the walk counted.
         problems: what it found.
@@ -116,7 +116,7 @@ class Batches:
                 batch.problems.append(Problem("orphan", stat.name, f"{stat.size} bytes that nothing refers to", digest))
         suspect = asked is not None and asked.live and not asked.agrees(stat.size)
         if suspect or self._chosen(digest, stat):
-            batch.items.append((stat.name, digest, stat.size))
+            batch.items.append((stat.name, digest, -1 if suspect else stat.size))
             batch.size += stat.size
 
     def _chosen(self, digest: str, stat: ObjectStat) -> bool:
@@ -141,7 +141,7 @@ class Batches:
             return
         if size is not None:
             if not asked.agrees(size):
-                batch.items.append((name, asked.digest, size))  # came in meanwhile, or is a fossil that is met later
+                batch.items.append((name, asked.digest, -1))  # came in meanwhile, or is a fossil that is met later
             return
         if not in_force(self._backend, *self._notebook.roots_of(asked.digest)):
             return  # ended meanwhile

@@ -262,7 +262,7 @@ class _Run:
         ]
 
     def _done(self, phase: str, batch: Batch, future: Future[list[checks.Bytes]]) -> None:
-        for (name, digest, _), found in zip(batch.items, future.result(), strict=True):
+        for (name, digest, agreed), found in zip(batch.items, future.result(), strict=True):
             if not found.there:
                 self._moved(digest)
                 continue
@@ -271,7 +271,7 @@ class _Run:
             self._progress(found.read)
             if found.problem is not None:
                 self._notebook.add_problem(found.problem)
-            elif phase == "blobs":
+            elif phase == "blobs" and found.read != agreed:
                 self._check_size(name, digest, found.read)
         self.counts += batch.counts
         for problem in batch.problems:
