@@ -1,8 +1,8 @@
 """A sealed journal's survey: how many records it has, and where some of them start, so that a page reads a part of it.
 
 It is made once, when the journal is published, and stands beside it. Where a page is read the records between the marks
-are counted again: a survey of another journal is noticed. One that is wrong on purpose can shift the numbers of records,
-and no more than that.
+are counted again: a survey of another journal is noticed. One that is wrong on purpose can shift the numbers of
+records, and no more than that.
 """
 
 from __future__ import annotations

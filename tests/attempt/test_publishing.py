@@ -191,6 +191,12 @@ class TestPublishing:
         assert len(done.sealed.problems) == 1
         assert world.store.attempt(done.dataset).listing()[1] == done.sealed.problems
 
+    def test_problems_that_are_no_unicode(self, world, job, monkeypatch):
+        monkeypatch.setattr(publishing, "sealed", lambda path: artifacts.Sealed(problems=["\udcff is odd"]))
+        (job / "results.jsonl").unlink()
+        done = world.store.publish_attempt(job)
+        assert world.store.attempt(done.dataset).listing()[1] == done.sealed.problems == ["\\udcff is odd"]
+
     @pytest.mark.parametrize(
         ("options", "why"),
         [
