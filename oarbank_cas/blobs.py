@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from oarbank_cas import layout
+from oarbank_cas.absent import LIST_COST, absent
 from oarbank_cas.contracts.canonical import check_digest
 from oarbank_cas.errors import CasError, ConflictError, CorruptError, NotFoundError, StorageIOError
 from oarbank_cas.presence import Presence
@@ -115,9 +116,15 @@ class Blobs:
         """Whether a blob is there."""
         return self.stat(digest) is not None
 
-    def missing(self, digests: Iterable[str]) -> list[str]:
-        """Those of `digests` that are absent, each once, in the order given."""
-        return [digest for digest in dict.fromkeys(digests) if not self.has(digest)]
+    def missing(self, digests: Iterable[str], list_cost: float = LIST_COST) -> list[str]:
+        """Those of `digests` that are absent, each once, in the order given.
+
+        Args:
+            digests: any number.
+            list_cost: what listing a thousand blobs costs, where asking for one costs 1; chooses between the two.
+        """
+        wanted = dict.fromkeys(check_digest(digest, "digest") for digest in digests)
+        return list(absent(self._backend, wanted, list_cost))
 
     def size_for_readers(self, digest: str) -> int | None:
         """The size of what a reader of `digest` would get, blob or fossil; None where there is nothing.

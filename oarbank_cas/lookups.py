@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from oarbank_cas import entry as codec
 from oarbank_cas import layout
+from oarbank_cas.batches import in_order
 from oarbank_cas.contracts.keys import JobKey, check_class, parse_key
 from oarbank_cas.contracts.manifest import parse_dataset
 from oarbank_cas.contracts.references import references
@@ -17,7 +18,7 @@ from oarbank_cas.errors import CasError, CorruptError, InvalidInputError, NotFou
 from oarbank_cas.presence import Presence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.blobs import Blobs
@@ -69,9 +70,13 @@ class Lookups:
         backend: the store's storage.
         blobs: its blobs.
         session_s: the store's session in seconds.
+
+    Attributes:
+        on_hit: called with the job key and the class of every hit, if set; it must neither raise nor wait.
     """
 
     def __init__(self, backend: Backend, blobs: Blobs, session_s: int) -> None:
+        self.on_hit: Callable[[str, str], None] | None = None
         self._backend = backend
         self._blobs = blobs
         self._presence = Presence(session_s)
@@ -96,7 +101,10 @@ class Lookups:
             return Lookup(key, result_class, "miss", "absent", "no result is recorded for this key and class")
         except CorruptError as error:
             return Lookup(key, result_class, "miss", "corrupt", str(error))
-        return self.judge(parts, result_class, data, complete=complete)
+        answer = self.judge(parts, result_class, data, complete=complete)
+        if answer.hit and self.on_hit is not None:
+            self.on_hit(key, result_class)
+        return answer
 
     def lookup_many(self, keys: Iterable[str], result_class: str = "any", *, complete: bool = True) -> Iterator[Lookup]:
         """One answer a key, in the order of the keys. A key that could not be looked up has the status `error`.
@@ -109,13 +117,16 @@ class Lookups:
         Raises:
             InvalidInputError: a key or the class is malformed.
         """
-        for key in keys:
+
+        def look(key: str) -> Lookup:
             try:
-                yield self.lookup(key, result_class, complete=complete)
+                return self.lookup(key, result_class, complete=complete)
             except InvalidInputError:
                 raise
             except CasError as error:
-                yield Lookup(key, result_class, "error", type(error).__name__, str(error), error=error)
+                return Lookup(key, result_class, "error", type(error).__name__, str(error), error=error)
+
+        return in_order(look, keys, self._backend.requests_at_once)
 
     def forget(self) -> None:
         """Forget which blobs were seen present: the next lookups look again."""

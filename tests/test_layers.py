@@ -13,9 +13,10 @@ ROOT = Path(oarbank_cas.__file__).parent
 
 # Lowest first. A module may import from its own line and from those above it in this list.
 LAYERS = [
-    {"errors", "filelock", "instants", "sizes"},
+    {"errors", "filelock", "instants", "sizes", "batches"},
     {"contracts", "backends"},
     {"layout"},
+    {"absent"},
     {"entry", "descriptor", "presence"},
     {"blobs"},
     {"intake"},

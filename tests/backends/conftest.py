@@ -65,6 +65,8 @@ def backend(request, tmp_path):
 @pytest.fixture
 def turns(backend):
     """How often a race is run: a real server takes a second or two for one, where all racers want one name."""
+    if not backend.exclusive:
+        pytest.skip("this server ignores conditions: both of two may win")
     return 3 if backend.requests_at_once > 1 else 10
 
 

@@ -337,7 +337,7 @@ class TestCopying:
         assert backend.copy("x/a", "x/b") is None
         assert backend.read("x/b", LIMIT) == (b"2", second)
 
-    def test_one_of_many_threads_copies(self, backend, put):
+    def test_one_of_many_threads_copies(self, backend, put, turns):
         put(backend, "x/a", b"1" * 10_000)
         stats = together(*[lambda: backend.copy("x/a", "x/b") for _ in range(6)])
         assert sum(stat is not None for stat in stats) == 1

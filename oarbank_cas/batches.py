@@ -1,0 +1,46 @@
+"""Many calls to a storage from afar at once: answers in the order of the questions, no more than a window held."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+_AHEAD = 4
+"""Questions taken ahead for each that is under way."""
+
+
+def in_order(work: Callable[[_T], _R], items: Iterable[_T], at_once: int) -> Iterator[_R]:
+    """Do something for each item, several at once; one answer each, in order.
+
+    An error comes in its item's turn and ends it. Items are taken as answers are fetched, so that any number will do.
+
+    Args:
+        work: called from several threads where `at_once` is above 1.
+        items: of any number.
+        at_once: calls under way at once, at most.
+    """
+    if at_once <= 1:
+        yield from map(work, items)
+        return
+    waiting = iter(items)
+    window: deque[Future[_R]] = deque()
+    with ThreadPoolExecutor(at_once, thread_name_prefix="oarbank-cas-batch") as pool:
+        try:
+            for item in itertools.islice(waiting, at_once * _AHEAD):
+                window.append(pool.submit(work, item))
+            while window:
+                answer = window.popleft().result()
+                for item in itertools.islice(waiting, 1):
+                    window.append(pool.submit(work, item))
+                yield answer
+        finally:
+            for future in window:
+                future.cancel()
