@@ -129,6 +129,7 @@ PLANTS = {
     "device": ("bad", lambda w, out: make_device(w / "bad")),
     "device by link": ("bad", lambda w, out: link(w / "bad", "/dev/null")),
     "absolute link": ("bad", lambda w, out: link(w / "bad", out / "secret.txt")),
+    "absolute link to what is also inside": ("bad", lambda w, out: link(w / "bad", "/good")),
     "relative link": ("bad", lambda w, out: link(w / "bad", "../outside/secret.txt")),
     "link up and back": ("bad", lambda w, out: link(w / "bad", "../outside/../w/good")),
     "chained link": (
