@@ -18,6 +18,7 @@ from oarbank_cas.errors import (
     NotFoundError,
     UnavailableError,
 )
+from oarbank_cas.gc.hits import HitRecorder
 from oarbank_cas.intake import Intake, PathSource
 from oarbank_cas.lookups import Lookup, Lookups
 from oarbank_cas.pins import Pins
@@ -62,6 +63,8 @@ class Store:
         self.blobs = Blobs(backend, descriptor.session_s)
         self.lookups = Lookups(backend, self.blobs, descriptor.session_s)
         self.results = Results(backend, self.blobs, self.lookups, descriptor.session_s)
+        self._hits = HitRecorder(backend)
+        self.lookups.on_hit = self._hits.note
         self.pins = Pins(backend, self.blobs, self.lookups, self.results, descriptor.session_s)
         self._publisher = Publisher(backend, self.blobs, self.results)
         self._stager = Stager(self.blobs)
@@ -140,6 +143,7 @@ class Store:
 
     def close(self) -> None:
         """Give back what the store holds open, and remove its temporaries."""
+        self._hits.close()
         self.backend.close()
 
     def __enter__(self) -> Self:

@@ -51,7 +51,7 @@ def lookup(session: Session, keys: tuple[str, ...], result_class: str, no_comple
     """
     if not keys:
         raise click.UsageError("name a job key, several, or - for stdin")
-    store = session.store(read_only=True)
+    store = session.store()  # a hit is noted where that is allowed
     if len(keys) == 1 and keys[0] != "-":
         answer = store.lookup(keys[0], result_class, complete=not no_complete)
         if session.as_json:

@@ -8,10 +8,8 @@ is the latest that any of them says.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import hashlib
 import re
-import socket
 import threading
 import time
 from datetime import UTC, datetime
@@ -56,6 +54,9 @@ def _day_end_ns(text: str) -> int | None:
 
 def client_id() -> str:
     """Names this machine and user, and says nothing about them."""
+    import getpass
+    import socket
+
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # no such user in the system's list
@@ -74,9 +75,10 @@ class HitRecorder:
 
     def __init__(self, backend: Backend, client: str | None = None, clock: Callable[[], int] = time.time_ns) -> None:
         self._backend = backend
-        self._client = client or client_id()
+        self._client = client
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while writing
+        self._names_lock = threading.Lock()  # held for an instant
         self._noted: dict[str, set[str]] = {}
         self._written: tuple[str, set[str]] = ("", set())
         self._flushed_at = time.monotonic()
@@ -87,11 +89,12 @@ class HitRecorder:
         parts = parse_key(job_key)
         name = layout.entry(parts.hex, parts.stage, result_class)
         day = _day_text(self._clock())
-        if day == self._written[0] and name in self._written[1]:
-            return
-        noted = self._noted.setdefault(day, set())
-        if len(noted) < MAX_NOTED:
-            noted.add(name)
+        with self._names_lock:
+            if day == self._written[0] and name in self._written[1]:
+                return
+            noted = self._noted.setdefault(day, set())
+            if len(noted) < MAX_NOTED:
+                noted.add(name)
         if time.monotonic() - self._flushed_at > FLUSH_S and self._lock.acquire(blocking=False):
             self._flushed_at = time.monotonic()
             self._lock.release()
@@ -103,14 +106,17 @@ class HitRecorder:
         """Write what was noted; what cannot be written is lost."""
         with self._lock:
             self._flushed_at = time.monotonic()
-            days, self._noted = self._noted, {}
+            with self._names_lock:
+                days, self._noted = self._noted, {}
+                for day, names in days.items():
+                    written = self._written[1] if self._written[0] == day else set()
+                    self._written = (day, written | names if len(written) < MAX_NOTED else written)
             for day, names in days.items():
                 with contextlib.suppress(CasError):
                     self._write(day, names)
-                written = self._written[1] if self._written[0] == day else set()
-                self._written = (day, written | names if len(written) < MAX_NOTED else written)
 
     def _write(self, day: str, names: set[str]) -> None:
+        self._client = self._client or client_id()
         name = f"{layout.GC_HITS}{day}/{self._client}"
         for _ in range(_TRIES):
             try:
