@@ -165,6 +165,7 @@ MUTATIONS = {
         "stalled purge",
         "old fossil",
         True,
+        seed=8,
     ),
     "a writer relies on a fossil": Mutation(
         2,
@@ -173,6 +174,7 @@ MUTATIONS = {
         "agent and coordinator",
         "old fossil",
         True,
+        seed=185,
     ),
     "a hold begins when it ends": Mutation(
         2,
@@ -181,6 +183,7 @@ MUTATIONS = {
         "dedup",
         "orphan",
         True,
+        seed=46,
     ),
     "an agent's hold is passed on": Mutation(
         3,
@@ -189,6 +192,7 @@ MUTATIONS = {
         "agent and coordinator",
         "orphan",
         True,
+        seed=2,
     ),
     "nobody looks at the time again": Mutation(
         3,
@@ -197,6 +201,7 @@ MUTATIONS = {
         "dedup",
         "orphan",
         True,
+        seed=57,
     ),
     "entries are rewritten in place": Mutation(
         4,
@@ -205,6 +210,7 @@ MUTATIONS = {
         "invalidate and record",
         "entry",
         True,
+        seed=11,
     ),
     "tm is taken after the mark": Mutation(
         5,
@@ -213,6 +219,7 @@ MUTATIONS = {
         "stalled mark",
         "orphan",
         True,
+        seed=2,
     ),
     "tombstones are no roots": Mutation(
         5,
@@ -221,6 +228,7 @@ MUTATIONS = {
         "ended under a reader",
         "entry on old fossil",
         True,
+        seed=3,
     ),
     "pins are no roots": Mutation(
         5,
@@ -245,6 +253,7 @@ MUTATIONS = {
         "blind gc",
         "entry",
         True,
+        seed=14,
     ),
     "references are cached by time": Mutation(
         6,
@@ -253,6 +262,7 @@ MUTATIONS = {
         "invalidate and record",
         "entry",
         True,
+        seed=3,
     ),
     "expiry leaves no tombstone": Mutation(
         7,
@@ -265,6 +275,7 @@ MUTATIONS = {
         "expired under a reader",
         "entry on old fossil",
         True,
+        seed=1,
     ),
     "no touch after the rename": Mutation(
         8,
@@ -273,6 +284,7 @@ MUTATIONS = {
         "wrong clocks",
         "orphan",
         True,
+        seed=6,
     ),
     "deletes do not expire": Mutation(
         9,
@@ -281,6 +293,7 @@ MUTATIONS = {
         "overdue delete",
         "orphan",
         False,
+        seed=2,
     ),
     "a copied fossil's age starts at once": Mutation(
         10,
@@ -289,6 +302,7 @@ MUTATIONS = {
         "late delete",
         "orphan",
         False,
+        seed=2,
     ),
     "reviving drops the fossils": Mutation(
         11,
@@ -297,6 +311,7 @@ MUTATIONS = {
         "revive before delete",
         "orphan",
         False,
+        seed=2,
     ),
     "no slack": Mutation(
         12,
@@ -305,6 +320,7 @@ MUTATIONS = {
         "tight",
         "orphan",
         True,
+        seed=6,
     ),
     "no age": Mutation(
         12,
@@ -313,6 +329,7 @@ MUTATIONS = {
         "wrong clocks",
         "orphan",
         True,
+        seed=6,
     ),
     "gc's own clocks are not asked": Mutation(
         12,
@@ -321,6 +338,7 @@ MUTATIONS = {
         "bad gateway",
         "orphan",
         True,
+        seed=26,
     ),
     "a reached blob's fossils go at once": Mutation(
         13,
@@ -329,6 +347,7 @@ MUTATIONS = {
         "reading",
         "entry on old fossil",
         True,
+        seed=6,
     ),
     "one look is enough": Mutation(
         14,
@@ -337,6 +356,7 @@ MUTATIONS = {
         "reading",
         "entry on old fossil",
         True,
+        seed=119,
     ),
     "S shrinks": Mutation(
         15,
@@ -345,5 +365,6 @@ MUTATIONS = {
         "wrong clocks",
         "orphan",
         True,
+        seed=6,
     ),
 }
