@@ -188,6 +188,7 @@ def test_repair_reads_what_it_healed_again(filled, mirror, monkeypatch):
 
 
 def test_dead_temporaries_are_swept(disk):
+    disk.store.backend.now()  # the first use of a store sweeps them too
     folder = disk.root / "tmp" / "here-4000000-0123456789ab"
     folder.mkdir(parents=True)
     (folder / "1").write_bytes(b"half")
