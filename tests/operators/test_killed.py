@@ -57,7 +57,7 @@ def test_repair(damaged, other, tmp_path, budget, when):
     total = int(child("repair", damaged.root, other.root, 0, when).stdout.split()[0])
     damaged.check_whole()
     sound = {name: damaged.read(name) for name in damaged.names() if name.startswith(("blobs/", "results/"))}
-    for at in points(when, total, 4 * budget):
+    for at in points(when, total, 3 * budget):
         damaged.damage()
         ran = child("repair", damaged.root, other.root, at, when)
         assert ran.returncode == -signal.SIGKILL
@@ -101,7 +101,7 @@ def test_copy(damaged, tmp_path, budget, when):
     total = int(child("copy", made.root, damaged.root, 0, when).stdout.split()[0])
     assert total > 30
     made.store.close()
-    for at in points(f"copy {when}", total, 4 * budget):
+    for at in points(f"copy {when}", total, 3 * budget):
         target = disk_store(tmp_path / f"target-{at}")
         assert child("copy", target.root, damaged.root, at, when).returncode == -signal.SIGKILL
         report = target.store.verify()

@@ -115,7 +115,7 @@ def test_readers_of_a_damaged_blob_that_is_set_aside(disk):
             assert disk.store.get_bytes(disk.blob()) == sound
 
     with beside(reader, reader):
-        for _ in range(15):
+        for _ in range(8):
             with suppress(FileNotFoundError):  # a reader set it aside just now
                 disk.flip(name)
             disk.store.verify()
