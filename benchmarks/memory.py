@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +27,11 @@ def peak_mib(command: list[str]) -> float:
     return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
 
 
+def show(what: str, command: list[str]) -> None:
+    """Run a command and print its peak memory."""
+    print(f"  {what:<36} {peak_mib(command):6.1f} MiB")
+
+
 def main() -> None:
     """Measure."""
     arguments = parser(__doc__).parse_args()
@@ -36,22 +41,14 @@ def main() -> None:
         make_large(large, size)
         cas = [sys.executable, "-m", "oarbank_cas", "--store", store]
         subprocess.run([*cas, "init"], check=True, stdout=subprocess.DEVNULL)
-        print(
-            f"peak memory with one file of {size / 2**30:.2f} GiB (this process: "
-            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB)"
-        )
-        print(
-            f"  python -c 'import click, pydantic'  {peak_mib([sys.executable, '-c', 'import click, pydantic']):6.1f} MiB"
-        )
-        print(f"  put FILE                            {peak_mib([*cas, 'put', str(large)]):6.1f} MiB")
-        print(f"  put FILE, again                     {peak_mib([*cas, 'put', str(large)]):6.1f} MiB")
-        digest = subprocess.run(
-            [*cas, "put", str(large)], check=True, stdout=subprocess.PIPE, text=True
-        ).stdout.split()[0]
-        print(
-            f"  get DIGEST -o FILE                  {peak_mib([*cas, 'get', digest, '-o', str(folder / 'out')]):6.1f} MiB"
-        )
-        print(f"  get DIGEST > stream                 {peak_mib([*cas, 'get', digest]):6.1f} MiB")
+        print(f"peak memory with one file of {size / 2**30:.2f} GiB")
+        show("python -c 'import click, pydantic'", [sys.executable, "-c", "import click, pydantic"])
+        show("put FILE", [*cas, "put", str(large)])
+        show("put FILE, again", [*cas, "put", str(large)])
+        with large.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        show("get DIGEST -o FILE", [*cas, "get", digest, "-o", str(folder / "out")])
+        show("get DIGEST > stream", [*cas, "get", digest])
 
 
 if __name__ == "__main__":
