@@ -26,7 +26,7 @@ LAYERS = [
     {"rooms", "purge", "copying", "stats", "stats_page", "verify"},
     {"attempt"},
     {"opening"},
-    {"store"},
+    {"store", "doctor"},
     {"aio"},
     {"cli"},
     {"__main__", "__init__"},

@@ -36,6 +36,7 @@ _HOMES = {
     "gc": "gc",
     "verify": "verify",
     "stats": "stats",
+    "doctor": "doctor",
     "copy": "copying",
     "purge": "purge",
     "schema": "stores",

@@ -16,6 +16,7 @@ from oarbank_cas.backends.s3.probe import Probe
 from oarbank_cas.backends.s3.retry import Retry
 from oarbank_cas.backends.s3.wire import Wire
 
+VARIABLE = servers.VARIABLE
 BUCKET = "oarbank-tests"
 
 

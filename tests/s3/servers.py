@@ -165,20 +165,23 @@ def guard(kind, pid, described):
     child = None
     try:
         ports = free_ports(8)
-        command, environment = KINDS[kind](folder, ports)
-        with open(folder / "log", "wb") as log:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env={**os.environ, **environment}
-            )
         server = {"kind": kind, "endpoint": f"http://127.0.0.1:{ports[0]}", "access": ACCESS, "secret": SECRET}
+        log = folder / "log"
+        log.touch()
         try:
+            command, environment = KINDS[kind](folder, ports)
+            with open(log, "wb") as output:
+                child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
+                    env={**os.environ, **environment},
+                )  # fmt: skip
             wait_until_it_works(server, lambda: child.poll() is None and lives(pid))
-        except Exception:  # noqa: BLE001 - told to those who wait
-            server = {"failed": (folder / "log").read_text(errors="replace")[-2000:] or "it did not come up"}
+        except Exception as error:  # noqa: BLE001 - told to those who wait
+            server = {"failed": f"{error}\n{log.read_text(errors='replace')[-2000:]}"}
         partial = Path(f"{described}.partial")
         partial.write_text(json.dumps(server))
         partial.replace(described)
-        while lives(pid) and child.poll() is None and "failed" not in server:
+        while "failed" not in server and lives(pid) and child.poll() is None:
             time.sleep(0.2)
     finally:
         if child is not None:
