@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from oarbank_cas.gc.collect import Options as GcOptions
     from oarbank_cas.gc.report import Report as GcReport
     from oarbank_cas.gc.retention import Policy
+    from oarbank_cas.grants import Grant
     from oarbank_cas.purge import Report as PurgeReport
     from oarbank_cas.stats import Stats
     from oarbank_cas.verify import Options as VerifyOptions
@@ -215,6 +216,18 @@ class Store:
     def missing(self, digests: Iterable[str]) -> list[str]:
         """Those of `digests` that are absent, each once, in the order given."""
         return self.blobs.missing(digests)
+
+    def grant_put(self, digests: Iterable[str], expires_s: int = 3600) -> list[Grant]:
+        """Let agents without a credential put these blobs into a bucket; see `grants.grant_put`."""
+        from oarbank_cas.grants import grant_put
+
+        return grant_put(self.backend, digests, expires_s)
+
+    def grant_get(self, digests: Iterable[str], expires_s: int = 3600) -> list[Grant]:
+        """Let agents without a credential get these blobs from a bucket; see `grants.grant_get`."""
+        from oarbank_cas.grants import grant_get
+
+        return grant_get(self.backend, self.blobs, digests, expires_s)
 
     # -- results
 

@@ -23,7 +23,7 @@ LAYERS = [
     {"lookups"},
     {"results", "pins"},
     {"gc", "agent"},
-    {"rooms", "purge", "copying", "stats", "stats_page", "verify"},
+    {"rooms", "purge", "grants", "copying", "stats", "stats_page", "verify"},
     {"attempt"},
     {"opening"},
     {"store", "doctor"},

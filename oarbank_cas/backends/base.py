@@ -199,6 +199,23 @@ class Backend(ABC):
         del issued_ns, life_s
         raise UnsupportedError(f"{self.where} cannot refuse a late delete of {name}")
 
+    def grant_create(self, name: str, sha256: bytes, life_s: int) -> tuple[str, dict[str, str]]:
+        """Let somebody create `name` with bytes of this checksum, and no others, by one HTTP PUT.
+
+        Returns:
+            The URL, which is a secret, and headers that the request must carry.
+
+        Raises:
+            UnsupportedError: the storage cannot be reached by HTTP.
+        """
+        del sha256, life_s
+        raise UnsupportedError(f"{self.where} gives no grants for {name}: that needs a store in a bucket")
+
+    def grant_read(self, name: str, life_s: int) -> tuple[str, dict[str, str]]:
+        """Let somebody read `name` by one HTTP GET; as `grant_create`."""
+        del life_s
+        raise UnsupportedError(f"{self.where} gives no grants for {name}: that needs a store in a bucket")
+
     @abstractmethod
     def copy(self, name: str, to: str) -> ObjectStat | None:
         """Create `to` with the bytes of `name` and a fresh time, if `to` is absent; else None.

@@ -58,6 +58,15 @@ class ReadOnlyBackend(Backend):
         """See `Backend.clone`."""
         return self._backend.clone(name, fd)
 
+    def grant_read(self, name: str, life_s: int) -> tuple[str, dict[str, str]]:
+        """See `Backend.grant_read`."""
+        return self._backend.grant_read(name, life_s)
+
+    def grant_create(self, name: str, sha256: bytes, life_s: int) -> tuple[str, dict[str, str]]:
+        """Refused."""
+        del name, sha256, life_s
+        self._refuse()
+
     def incoming(self, size_hint: int | None = None) -> Incoming:
         """Refused."""
         del size_hint

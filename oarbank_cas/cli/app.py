@@ -39,6 +39,7 @@ _HOMES = {
     "doctor": "doctor",
     "copy": "copying",
     "purge": "purge",
+    "grant": "grant",
     "schema": "stores",
 }
 """Command to the module of this package that has it, under the same name; in the order in which help lists them."""

@@ -24,6 +24,7 @@ CHANGES = {
     "delete": lambda b: b.delete("x/a"),
     "delete_many": lambda b: b.delete_many(["x/a"]),
     "delete_expiring": lambda b: b.delete_expiring("x/a", 2**62, 60),
+    "grant_create": lambda b: b.grant_create("x/b", bytes(32), 60),
     "copy": lambda b: b.copy("x/a", "x/b"),
     "rename": lambda b: b.rename("x/a", "x/b", b.stat("x/a").validator),
     "rename_many": lambda b: b.rename_many([("x/a", "x/b", b.stat("x/a").validator)]),
@@ -31,7 +32,7 @@ CHANGES = {
     "touch_many": lambda b: b.touch_many(["x/a"]),
     "sweep": lambda b: b.sweep(),
 }
-HARMLESS = {"now", "open", "flush", "clone", "close"}
+HARMLESS = {"grant_read", "now", "open", "flush", "clone", "close"}
 
 
 @pytest.fixture

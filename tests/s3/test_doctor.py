@@ -113,5 +113,5 @@ class TestTheStoredDocument:
         for name in ("create_if_absent", "replace_if_match", "delete_if_match", "expiring_delete", "batch_delete",
                      "multipart", "signatures"):  # fmt: skip
             assert len(good.without(**{name: False}).consequences()) == 1
-        assert len(good.without(checksum_sha256=False).consequences()) == 0
-        assert len(good.without(checksum_sha256=False, payload_hash=False).consequences()) == 1
+        assert len(good.without(checksum_sha256=False).consequences()) == 1
+        assert len(good.without(checksum_sha256=False, payload_hash=False).consequences()) == 2

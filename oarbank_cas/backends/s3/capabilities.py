@@ -98,6 +98,10 @@ class Capabilities:
         said = []
         if not self.verified_puts:
             said.append("the server checks no bytes: every put is read back once and compared")
+        if not self.checksum_sha256:
+            said.append(
+                "put grants are not bound to their bytes: an agent could put others, which every reader refuses"
+            )
         if not self.signatures:
             said.append("the server does not check signatures: anybody who reaches it may change the store")
         if not self.create_if_absent:

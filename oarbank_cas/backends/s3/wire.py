@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_HEADERS = {
+    "ServerSideEncryption": "x-amz-server-side-encryption",
+    "SSEKMSKeyId": "x-amz-server-side-encryption-aws-kms-key-id",
+    "StorageClass": "x-amz-storage-class",
+}
 _CONNECT_S = 5
 _READ_S = 60
 _DEFAULT_REGION = "us-east-1"
@@ -104,6 +109,10 @@ class Wire:
             assert isinstance(error, PermissionDeniedError)
             raise error
         return found
+
+    def stored_headers(self) -> dict[str, str]:
+        """What `stored` says, as headers of HTTP."""
+        return {_HEADERS[name]: value for name, value in self.stored.items()}
 
     def send(self, method: str, url: str, headers: dict[str, str], body: bytes | None = None) -> awsrequest.AWSResponse:
         """Send a request that is signed already, once; its answer, whatever that says."""
