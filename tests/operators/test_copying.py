@@ -298,3 +298,13 @@ def test_back_and_forth(filled, other, tmp_path):
     with pytest.raises(NotFoundError):
         third.store.get_bytes(key(1))
     third.store.close()
+
+
+def test_a_truncated_blob_that_nothing_refers_to_is_replaced(filled, mirror):
+    name = layout.blob(filled.orphan)
+    filled.store.pins.unpin("a-blob")
+    mirror.store.pins.unpin("a-blob")
+    mirror.write(name, b"nothing")
+    report = filled.store.copy_to(mirror.store)
+    assert (report.exit_code, report.counts["blobs copied"]) == (0, 1)
+    assert mirror.read(name) == filled.read(name)

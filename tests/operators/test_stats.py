@@ -36,6 +36,7 @@ def test_modules(filled):
     assert (found["module0"].entries.count, found["module0"].tombstones.count) == (3, 1)
     assert found["module1"].entries.count == 4
     assert (found["module1"].referenced.count, found["module1"].distinct.count) == (16, 13)
+    assert found["module1"].referenced.bytes - found["module1"].distinct.bytes == 3 * len(b"the same for every job")
     assert found["module1"].ages["under 1 day"] == 4
     assert found["module1"].last_ns > 0
 
