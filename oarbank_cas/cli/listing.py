@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oarbank_cas import instants, layout
+from oarbank_cas.cli.pins import list_pins
 from oarbank_cas.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ def entry_filter(module: str | None, host: str | None, since: str | None, until:
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["entries", "blobs"]), default="entries")
+@click.argument("what", type=click.Choice(["entries", "blobs", "pins"]), default="entries")
 @entry_filter_options
 @pass_session
 def ls(session: Session, what: str, module: str | None, host: str | None, since: str | None, until: str | None) -> int:
-    """List entries (the default) or blobs, in the order of their names.
+    """List entries (the default), blobs or pins, in the order of their names.
 
     \b
     Examples:
@@ -98,8 +99,10 @@ def ls(session: Session, what: str, module: str | None, host: str | None, since:
       oarbank-cas ls blobs
     """
     wanted = entry_filter(module, host, since, until)
-    if what == "blobs" and wanted.filters:
+    if what != "entries" and wanted.filters:
         raise click.UsageError("--module, --host, --since and --until are about entries")
+    if what == "pins":
+        return list_pins(session)
     store = session.store(read_only=True)
     items = _blobs(store) if what == "blobs" else _entries(store, wanted)
     if session.as_json:

@@ -87,6 +87,11 @@ def pins(session: Session) -> int:
     Example:
       oarbank-cas pins
     """
+    return list_pins(session)
+
+
+def list_pins(session: Session) -> int:
+    """Print the pins; the exit code."""
     store = session.store(read_only=True)
     found, damaged = _read(store)
     if session.as_json:

@@ -129,6 +129,12 @@ def test_pins(run, store):
     assert run("--json", "unpin", "paper").json == {"name": "paper", "removed": False}
 
 
+def test_ls_pins(run, store):
+    assert run("ls", "pins").text == run("pins").text
+    assert run("--json", "ls", "pins").json == run("--json", "pins").json
+    assert run("ls", "pins", "--module", "x").code == 2
+
+
 def test_pinning_what_is_not_there_is_1(run, store):
     for target in (key(77), f"art:{key(77)}", f"blob:{key(77)}"):
         assert run("pin", "x", target).code == 1
