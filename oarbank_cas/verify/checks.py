@@ -87,7 +87,8 @@ def check_bytes(backend: Backend, blobs: Blobs, name: str, digest: str, *, look_
     except CorruptError as error:
         standing = backend.stat(name)
         aside = standing is None or standing.validator != stat.validator
-        return Bytes(size, Problem("damaged", name, str(error), digest, aside))
+        why = f"its bytes have the digest {actual}; set aside in {layout.DAMAGED}" if aside else str(error)
+        return Bytes(size, Problem("damaged", name, why, digest, aside))
 
 
 def _look_again(backend: Backend, stat: ObjectStat, digest: str, actual: str) -> Problem | None:
