@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +52,10 @@ def _source(wire: Wire, source: ObjectStat) -> dict[str, Any]:
     }
 
 
-def _is_copy(wire: Wire, source: ObjectStat, to: str) -> bool:
-    """Whether `to` has the source's bytes: what a lost answer leaves to be found out."""
-    standing = reading.head(wire, to)
-    return standing is not None and stats.etag_in(standing.validator) == stats.etag_in(source.validator)
-
-
 def _whole(wire: Wire, source: ObjectStat, to: str, condition: dict[str, str]) -> bool:
-    def call(attempt: Attempt) -> bool:
+    nonce = secrets.token_hex(8)
+
+    def call(_: Attempt) -> bool:
         try:
             wire.client.copy_object(
                 **wire.bucket,
@@ -67,15 +64,18 @@ def _whole(wire: Wire, source: ObjectStat, to: str, condition: dict[str, str]) -
                 **condition,
                 **_source(wire, source),
                 Key=wire.key(to),
+                Metadata={reading.NONCE: nonce},
+                MetadataDirective="REPLACE",
             )
         except be.ClientError as error:
             if failures.is_absent(error):
                 raise NotFoundError(f"{source.name} is not in {wire.where}") from None
             if not failures.is_lost(error):
                 raise
-            if attempt.may_have_acted and _is_copy(wire, source, to):
+            found = reading.nonce(wire, to)
+            if found == nonce:
                 return True
-            if reading.head(wire, to) is None:
+            if found is None:
                 raise NotFoundError(f"{source.name} in {wire.where} became another while it was copied") from None
             return False
         return True
@@ -102,11 +102,8 @@ def _parts(wire: Wire, source: ObjectStat, to: str, condition: dict[str, str]) -
         )
         return {"PartNumber": number, "ETag": said["CopyPartResult"]["ETag"]}
 
-    def is_ours() -> bool:
-        standing = reading.head(wire, to)
-        return standing is not None and standing.size == source.size
-
-    with multipart.begun(wire, to, {}) as upload_id:
+    nonce = secrets.token_hex(8)
+    with multipart.begun(wire, to, {"Metadata": {reading.NONCE: nonce}}) as upload_id:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="oarbank-cas-copy") as pool:
             parts = list(pool.map(lambda number: send(number, upload_id), range(1, len(spans) + 1)))
-        return multipart.complete(wire, to, upload_id, parts, condition, is_ours)
+        return multipart.complete(wire, to, upload_id, parts, condition, lambda: reading.nonce(wire, to) == nonce)

@@ -35,7 +35,8 @@ def upload(
     spool: Spool,
     condition: dict[str, str],
     part_size: int,
-    is_ours: Callable[[str, Spool], bool],
+    nonce: str,
+    is_own: Callable[[], bool],
 ) -> bool:
     """Upload a large object; False where the condition does not hold.
 
@@ -45,7 +46,8 @@ def upload(
         spool: its bytes.
         condition: `IfNoneMatch` or `IfMatch`, or nothing.
         part_size: bytes of a part; more where there would be too many.
-        is_ours: whether the very bytes of the spool stand under the name.
+        nonce: a number that tells this put from others.
+        is_own: whether what stands under the name was put by this call.
 
     Raises:
         StorageIOError: what stands afterwards is not of the right size.
@@ -73,10 +75,10 @@ def upload(
         part = {"PartNumber": number, "ETag": said["ETag"]}
         return {**part, "ChecksumSHA256": checksum} if said.get("ChecksumSHA256") else part
 
-    with begun(wire, name, {"ChecksumAlgorithm": "SHA256"}) as upload_id:
+    with begun(wire, name, {"ChecksumAlgorithm": "SHA256", "Metadata": {reading.NONCE: nonce}}) as upload_id:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="oarbank-cas-part") as pool:
             parts = list(pool.map(lambda number: send(number, upload_id), range(1, len(spans) + 1)))
-        done = complete(wire, name, upload_id, parts, condition, lambda: is_ours(name, spool))
+        done = complete(wire, name, upload_id, parts, condition, is_own)
     if done:
         standing = reading.head(wire, name)
         if standing is not None and standing.size != spool.size:
@@ -108,11 +110,11 @@ def complete(
     upload_id: str,
     parts: list[dict[str, Any]],
     condition: dict[str, str],
-    is_ours: Callable[[], bool],
+    is_own: Callable[[], bool],
 ) -> bool:
     """End an upload, which makes the object visible; False where the condition does not hold."""
 
-    def call(attempt: Attempt) -> bool:
+    def call(_: Attempt) -> bool:
         try:
             wire.client.complete_multipart_upload(
                 **wire.bucket,
@@ -126,7 +128,7 @@ def complete(
             gone = error.response.get("Error", {}).get("Code") == "NoSuchUpload"
             if not failures.is_lost(error) and not gone:
                 raise
-            if attempt.may_have_acted and is_ours():
+            if is_own():
                 return True
             if gone:
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _CHUNK = 2**20
 _PUTS = 3
-_NONCE = "oarbank-put"
-"""Metadata of a put that is read back: a number that tells it from others."""
 
 
 class Putter:
@@ -68,7 +67,7 @@ class Putter:
         for _ in range(_PUTS):
             if not conditional and not holds():
                 return False
-            nonce = "" if trusted else secrets.token_hex(8)
+            nonce = secrets.token_hex(8)
             if not self._put(name, spool, condition if conditional else {}, nonce):
                 return False
             if trusted:
@@ -104,20 +103,20 @@ class Putter:
         return self._can.create_if_absent if creating else self._can.replace_if_match
 
     def _put(self, name: str, spool: Spool, condition: dict[str, str], nonce: str) -> bool:
-        """Put; False where the condition does not hold. A retry that finds its own bytes has won."""
+        """Put; False where the condition does not hold. A retry that finds its own put has won."""
         if spool.size > self._multipart_above:
-            return multipart.upload(self._wire, name, spool, condition, self._part_size, self._is_ours)
+            ours = functools.partial(self._is_own, name, spool, nonce)
+            return multipart.upload(self._wire, name, spool, condition, self._part_size, nonce, ours)
         checksum = checksum_of(spool.sha256)
-        marked: dict[str, Any] = {"Metadata": {_NONCE: nonce}} if nonce else {}
 
-        def call(attempt: Attempt) -> bool:
+        def call(_: Attempt) -> bool:
             try:
                 self._wire.client.put_object(
                     **self._wire.bucket,
                     **self._wire.owner,
                     **self._wire.stored,
                     **condition,
-                    **marked,
+                    Metadata={reading.NONCE: nonce},
                     Key=self._wire.key(name),
                     Body=spool.part(0, spool.size),
                     ContentLength=spool.size,
@@ -129,7 +128,8 @@ class Putter:
                 lost = failures.is_lost(error) or ("IfMatch" in condition and failures.is_absent(error))
                 if not lost:
                     raise
-                if attempt.may_have_acted and self._is_ours(name, spool):
+                # Lost to itself, where the answer to an earlier try was lost, or the network sent this one twice.
+                if self._is_own(name, spool, nonce):
                     return True
                 if _conflicted(error) and not self._stands(name, condition):
                     raise failures.BrokenAnswerError from None  # two at once, and neither stands: again
@@ -142,9 +142,10 @@ class Putter:
         """After a 409: whether the race is decided. Some servers answer it while the other put is under way."""
         return "IfMatch" in condition or reading.head(self._wire, name) is not None
 
-    def _is_ours(self, name: str, spool: Spool) -> bool:
-        """Whether the very bytes of `spool` stand under `name`; read back, not guessed from an ETag."""
-        return self._read_back(name, spool)[0]
+    def _is_own(self, name: str, spool: Spool, nonce: str) -> bool:
+        """Whether what stands was put by this call: by its number or, where the server keeps none, by its bytes."""
+        found = reading.nonce(self._wire, name)
+        return found == nonce or (found == "" and self._read_back(name, spool)[0])
 
     def _read_back(self, name: str, spool: Spool) -> tuple[bool, str, str]:
         """Whether the bytes stand there, the number that their put carried, and their validator."""
@@ -156,7 +157,7 @@ class Putter:
                     state.update(chunk)
         except NotFoundError:
             return False, "", ""
-        return ours and state.digest() == spool.sha256, reader.metadata.get(_NONCE, ""), reader.stat.validator
+        return ours and state.digest() == spool.sha256, reader.metadata.get(reading.NONCE, ""), reader.stat.validator
 
 
 def overwrite(wire: Wire, name: str, data: bytes) -> None:

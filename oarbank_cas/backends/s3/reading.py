@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from oarbank_cas.backends.s3.retry import Attempt
     from oarbank_cas.backends.s3.wire import Wire
 
+NONCE = "oarbank-put"
+"""Metadata of what is put or copied: a number that tells one's own from another's, after an answer that was lost."""
+
 _EAGER = 2**20
 """An object up to this size is read whole when it is opened: one that goes meanwhile is still read to its end."""
 
@@ -33,6 +36,21 @@ def head(wire: Wire, name: str) -> ObjectStat | None:
                 return None
             raise
         return stats.stat_of(name, said["ContentLength"], said["ETag"], said["LastModified"])
+
+    return wire.call(f"look for {name}", call)
+
+
+def nonce(wire: Wire, name: str) -> str | None:
+    """The number that the put of an object carried; empty where it has none, None where it is absent."""
+
+    def call(_: Attempt) -> str | None:
+        try:
+            said = wire.client.head_object(**wire.bucket, **wire.owner, Key=wire.key(name))
+        except be.ClientError as error:
+            if failures.is_absent(error):
+                return None
+            raise
+        return str((said.get("Metadata") or {}).get(NONCE, ""))
 
     return wire.call(f"look for {name}", call)
 
