@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oarbank_cas import entry as codec
@@ -21,7 +22,6 @@ from oarbank_cas.errors import (
     CorruptError,
     InvalidInputError,
     NotFoundError,
-    StorageIOError,
     UnavailableError,
 )
 from oarbank_cas.gc import rules
@@ -34,18 +34,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from oarbank_cas.backends.base import ObjectStat
-    from oarbank_cas.blobs import Blob, BlobReader
+    from oarbank_cas.blobs import Blob
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.contracts.recordable import Recordable
     from oarbank_cas.rooms import Rooms
 
 from oarbank_cas.copying.report import Options, Report
+from oarbank_cas.copying.source import Stream, groups
 
 Progress = Callable[[int], None]
 """Called with the bytes of each blob and entry that is done, from several threads."""
 
-_GROUP_ITEMS = 128
-_GROUP_BYTES = 64 * 2**20
+_BLOBS = 128
+"""Blobs that share their flushes."""
+
+_ENTRIES = 32
+"""Entries that share one hold."""
 
 
 def key_of(name: str) -> tuple[JobKey, str]:
@@ -118,10 +122,10 @@ class Copier:
     def everything(self) -> None:
         """Copy all blobs, then all entries, then all pins."""
         self._whole = True
-        groups = _groups(self._absent())
-        self._in_parallel(groups, lambda group: self._bring_group(group))
+        absent = groups(self._absent(), _BLOBS)
+        self._in_parallel(absent, lambda group: self._bring_group(group))
         entries = (stat for stat in self._source.backend.listing(layout.RESULTS) if is_entry_name(stat.name))
-        self._in_parallel(entries, lambda stat: self.guarded(stat.name, lambda: self.entry(stat.name)))
+        self._in_parallel(groups(entries, _ENTRIES), lambda group: self._entry_group(group))
         for stat in self._source.backend.listing(layout.PINS):
             if is_pin_name(stat.name.removeprefix(layout.PINS)):
                 self.guarded(stat.name, lambda name=stat.name: self._pin(name))  # type: ignore[misc]
@@ -209,7 +213,7 @@ class Copier:
         with self._source.blobs.open(digest) as reader:
             size = reader.size
             if intake is not None:
-                blob = intake.add_stream(_Stream(reader))  # type: ignore[arg-type]
+                blob = intake.add_stream(Stream(reader))  # type: ignore[arg-type]
                 assert blob.digest == digest
         if intake is None and not self._first(digest):
             return
@@ -229,6 +233,25 @@ class Copier:
             NotFoundError: it is absent, or a blob of it is.
             CorruptError, InvalidInputError: it is damaged.
         """
+        with self._intake() as intake:
+            prepared = self._prepare(intake, name)
+            hold = None if intake is None else intake.commit()
+        return prepared if isinstance(prepared, bool) else self._finish(prepared, hold)
+
+    def _entry_group(self, group: list[ObjectStat]) -> None:
+        """Copy entries that share one hold, and its flushes."""
+        prepared: list[_Prepared | bool] = []
+        with self._intake() as intake:
+            for stat in group:
+                name = stat.name
+                self.guarded(name, lambda name=name: prepared.append(self._prepare(intake, name)))  # type: ignore[misc]
+            hold = None if intake is None else intake.commit()
+        for each in prepared:
+            if isinstance(each, _Prepared):
+                self.guarded(each.name, lambda each=each: self._finish(each, hold))  # type: ignore[misc]
+
+    def _prepare(self, intake: Intake | None, name: str) -> _Prepared | bool:
+        """Bring everything that an entry needs; a bool where nothing is left to do: see `entry`."""
         data, stat = self._source.backend.read(name, codec.MAX_OBJECT)
         found = codec.decode(data)
         parts, result_class = key_of(name)
@@ -242,23 +265,27 @@ class Copier:
         facts = facts_of(data, stat.time_ns, self._manifest)
         checked = check_recordable(found.envelope, max_inline_kb=None, where=name)
         sizes = {ref.digest.hex(): ref.size for ref in facts.refs}
-        recorded = None
-        with self._intake() as intake:
-            if intake is not None:
-                for manifest in checked.manifests.values():
-                    made = intake.add_bytes(manifest)
-                    sizes.pop(made.digest, None)
-                    self._count_manifest(made)
-            if intake is not None or not self._whole:
-                self._ensure(intake, sizes)
-            if intake is not None:
-                recorded = self._record(parts, result_class, found, checked, intake.commit())
-        self._progress(stat.size)
-        if recorded is None or recorded == found.envelope:
-            self.report.add("entries copied")
-            return True
-        self._differs(name)
-        return False
+        if intake is not None:
+            for manifest in checked.manifests.values():
+                made = intake.add_bytes(manifest)
+                sizes.pop(made.digest, None)
+                self._count_manifest(made)
+        if intake is not None or not self._whole:
+            self._ensure(intake, sizes)
+        return _Prepared(name, stat.size, found, checked)
+
+    def _finish(self, prepared: _Prepared, hold: Hold | None) -> bool:
+        """Record an entry whose needs are held; whether the target now has just this."""
+        found = prepared.found
+        if hold is not None:
+            parts, result_class = key_of(prepared.name)
+            made = self._target.results.adopt(parts, result_class, found.header, prepared.checked, hold)
+            if made.envelope != found.envelope:
+                self._differs(prepared.name)
+                return False
+        self._progress(prepared.size)
+        self.report.add("entries copied")
+        return True
 
     def _count_manifest(self, made: Blob) -> None:
         if made.new:
@@ -266,9 +293,6 @@ class Copier:
             self.report.add("bytes copied", made.size)
         elif not self._whole:
             self.report.add("blobs there")
-
-    def _record(self, parts: JobKey, result_class: str, found: Entry, checked: Recordable, hold: Hold) -> bytes:
-        return self._target.results.adopt(parts, result_class, found.header, checked, hold).envelope
 
     def _manifest(self, digest: str) -> tuple[FileRef, ...]:
         try:
@@ -347,29 +371,11 @@ class Copier:
         self.report.add("pins copied")
 
 
-class _Stream:
-    """A blob of the source as `Intake.add_stream` reads it: what cannot be read there is that blob's problem alone."""
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """An entry of the source whose needs the target has."""
 
-    def __init__(self, reader: BlobReader) -> None:
-        self._reader = reader
-
-    def read(self, size: int) -> bytes:
-        """The next bytes."""
-        try:
-            return self._reader.read(size) or b""
-        except StorageIOError as error:
-            raise CorruptError(f"blob {self._reader.digest} cannot be read: {error}") from error
-
-
-def _groups(stats: Iterator[ObjectStat]) -> Iterator[list[ObjectStat]]:
-    """Blobs that share their flushes."""
-    group: list[ObjectStat] = []
-    size = 0
-    for stat in stats:
-        group.append(stat)
-        size += stat.size
-        if len(group) >= _GROUP_ITEMS or size >= _GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+    name: str
+    size: int
+    found: Entry
+    checked: Recordable
