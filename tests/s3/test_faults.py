@@ -181,9 +181,9 @@ class Plan:
         assert listed == sorted(name for name, contents in self.known.items() if contents != {None})
 
 
-def run_plan(seed, plain_bytes, harms=None):
+def run_plan(seed, plain_bytes, harms=None, share=0.3):
     place = s3_kit.fresh_place()
-    with Proxy(s3_kit.server()["endpoint"], seed, harms=harms) as proxy:
+    with Proxy(s3_kit.server()["endpoint"], seed, share, harms=harms) as proxy:
         backend = harmed_backend(proxy, place, seed)
         try:
             return Plan(backend, place, seed, plain_bytes).run(10), proxy.log
@@ -210,7 +210,7 @@ def test_seeded_plans(group, budget, plain_bytes):
 def test_each_harm_alone(harm, plain_bytes):
     if not s3_kit.capabilities().create_if_absent:
         pytest.skip("this server ignores conditions")
-    ended, log = run_plan(f"alone {harm}", plain_bytes, (harm,))
+    ended, log = run_plan(f"alone {harm}", plain_bytes, (harm,), 0.6)
     assert "done" in ended
     assert [found for _, _, found in log if found] != []
 
