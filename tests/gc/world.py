@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 import time as real_time
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import greenlet
 
 import oarbank_cas.presence
 from oarbank_cas import entry as codec
-from oarbank_cas import layout
+from oarbank_cas import instants, layout
 from oarbank_cas.backends.base import Backend
 from oarbank_cas.backends.memory import MemoryBackend, _bytes_of
 from oarbank_cas.errors import CasError, CorruptError, InvalidInputError, UnavailableError
@@ -245,7 +246,7 @@ class PartyBackend(Backend):
         return [self._create(name, _bytes_of(incoming)) for name, incoming in items]
 
     def _create(self, name, data):
-        return self._change("create", name, lambda: self._memory._create(name, data))
+        return self._change("create", name, lambda: self._world.rooted(self._memory._create(name, data), data))
 
     def replace(self, name, incoming, expected):
         data = _bytes_of(incoming)
@@ -254,7 +255,7 @@ class PartyBackend(Backend):
             self._world.check_replace(name, data, expected)
             again = self._memory.incoming()
             again.write(data)
-            return self._memory.replace(name, again, expected)
+            return self._world.rooted(self._memory.replace(name, again, expected), data)
 
         return self._change("replace", name, act)
 
@@ -320,6 +321,7 @@ class World:
         self.ended = {}  # entry's bytes -> when it was ended
         self.promised = set()  # (object name, bytes) of entries that a caller was told to stand
         self.doubts_expected = False
+        self.late_root = False
         self.undone = set()  # keys whose ended entries may come back
         self.pins = {}  # name -> digests that its maker was told to be kept
         self.readers = []  # (until, digests): readers who were answered, and may read for a session
@@ -419,6 +421,14 @@ class World:
 
     def vouched(self, name, stat, data, header):
         return (name, data) in self.promised or stat.time_ns - header["held_since_ns"] <= SESSION_S * S
+
+    def rooted(self, stat, data):
+        """Note a root that came later than its maker's session: until the maker looks again it may reach nothing."""
+        if stat is not None and stat.name.startswith((layout.RESULTS, layout.PINS)):
+            said = json.loads(data if stat.name.startswith(layout.PINS) else data.partition(b"\n")[0])
+            held = instants.from_text(said["held_since"]) if "held_since" in said else said.get("held_since_ns")
+            self.late_root = self.late_root or (held is not None and stat.time_ns - held > SESSION_S * S)
+        return stat
 
     def removing(self, name, remove, *args):
         """Do a removal, and look whether anybody needed what it removed."""
