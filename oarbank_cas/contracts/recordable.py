@@ -1,4 +1,4 @@
-"""What it takes for an envelope to be recorded: it keeps the contract, and every file of it is in the store by digest."""
+"""What an envelope needs to be recorded: it keeps the contract, and every file of it is in the store by digest."""
 
 from __future__ import annotations
 
