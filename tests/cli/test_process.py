@@ -146,10 +146,19 @@ def test_a_closed_stderr_does_not_change_the_answer(store):
     assert subprocess.run(["sh", "-c", line], capture_output=True, check=False, timeout=60).returncode == 1
 
 
+def interruptible():
+    # Programs that a shell starts in the background ignore interrupts, and so do their children.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @posix
 def test_an_interrupt(store):
     with subprocess.Popen(
-        [*COMMAND, "--json", "put", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*COMMAND, "--json", "put", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=interruptible,
     ) as child:
         child.stdin.write(bytes(20 * 2**20))  # more than a pipe holds: it is being read
         child.stdin.flush()
@@ -381,6 +390,7 @@ def test_an_interrupted_batch_does_not_run_to_its_end(store, tmp_path):
         [*COMMAND, "publish", "--job-key", key(), "--workdir", tmp_path / "w"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=interruptible,
     ) as child:
         while child.poll() is None and len(list((store / "tmp").glob("*/*"))) < 50:
             time.sleep(0.001)

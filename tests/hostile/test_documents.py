@@ -292,6 +292,7 @@ DESCRIPTOR = descriptors.new(10, 20, 5, "2026-01-01T00:00:00Z")
 @budget(200)
 @given(hostile(json.loads(DESCRIPTOR.encode()), st.one_of(NUMBERS, VALUES)))
 @example(DESCRIPTOR.encode())
+@example(DESCRIPTOR.encode().replace(b'"session_s": 10', b'"session_s": 0'))
 def test_a_descriptor(data):
     try:
         found = descriptors.decode(data, "here")
@@ -299,6 +300,7 @@ def test_a_descriptor(data):
         told(error, "here")
     else:
         assert descriptors.decode(found.encode(), "here") == found
+        assert found.session_s >= 1  # a look for a blob ends when it took less than that
         assert memory_store(session_s=found.session_s).lookup(key()).reason == "absent"
 
 
