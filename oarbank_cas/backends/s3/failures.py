@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as be
 import urllib3.exceptions as ue
+from botocore.parsers import ResponseParserError
 
 from oarbank_cas.errors import (
     CasError,
@@ -35,6 +36,7 @@ class BadBytesError(Exception):
 CLIENT_ERRORS = (
     be.BotoCoreError,
     be.ClientError,
+    ResponseParserError,
     ue.HTTPError,
     ConnectionError,
     TimeoutError,
@@ -97,7 +99,7 @@ def judge(error: BaseException) -> Failure:
         return Failure(kind, again=True, may_have_acted=True)
     if isinstance(error, (be.IncompleteReadError, be.ResponseStreamingError, be.ChecksumError, ue.HTTPError)):
         return Failure(kind, again=True, may_have_acted=True)
-    if isinstance(error, be.ResponseParserError):  # an answer that is no XML, or ends too early
+    if isinstance(error, ResponseParserError):  # an answer that is no XML, or ends too early
         return Failure(kind, again=True, may_have_acted=True)
     if isinstance(error, (ConnectionError, TimeoutError, BrokenAnswerError)):
         return Failure(kind, again=True, may_have_acted=True)

@@ -37,7 +37,6 @@ class S3Options:
         requester_pays: this account pays for requests.
         ca_bundle: a file of certificates to trust, where the server's is not signed by a public authority.
         max_requests: requests under way at once, at most.
-        accelerate: use the `[fast]` engine for reads where it is installed.
     """
 
     endpoint_url: str | None = None
@@ -50,7 +49,6 @@ class S3Options:
     requester_pays: bool = False
     ca_bundle: str | None = None
     max_requests: int = 16
-    accelerate: bool = True
 
     def __post_init__(self) -> None:
         if self.endpoint_url is not None:

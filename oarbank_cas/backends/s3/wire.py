@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import boto3
 from botocore import awsrequest, httpsession
@@ -54,13 +53,7 @@ class Wire:
                 "region_name": session.region_name or _DEFAULT_REGION,
                 "verify": options.ca_bundle,
             }
-            style: str = options.addressing_style
-            if style == "auto" and options.endpoint_url and not _is_aws(options.endpoint_url):
-                style = "path"  # few servers besides AWS have a name of its own for each bucket
-            self.client: Any = session.client("s3", **made, config=_config(options, style))
-            if style == "auto" and not _is_aws(self.client.meta.endpoint_url):
-                self.client.close()
-                self.client = session.client("s3", **made, config=_config(options, "path"))
+            self.client: Any = session.client("s3", **made, config=_config(options))
             self._credentials = session.get_credentials()
         except failures.CLIENT_ERRORS as error:
             raise failures.translate(failures.judge(error), "the client", self.where, 1, 0) from None
@@ -131,23 +124,21 @@ class Wire:
             self._raw.close()
 
 
-def _config(options: S3Options, style: str) -> Config:
+def _config(options: S3Options) -> Config:
+    style = options.addressing_style
     return Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_READ_S,
         max_pool_connections=options.max_requests + 8,
+        signature_version="s3v4",
         retries={"total_max_attempts": 1},  # tried again here, where it is known what a lost answer means
         # By default the client adds trailers that several servers do not understand; one keeps them in the object.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
+        # By itself the client addresses buckets by path wherever an endpoint is named.
         s3={"payload_signing_enabled": True, **({"addressing_style": style} if style != "auto" else {})},
         user_agent_extra="oarbank-cas",
     )
-
-
-def _is_aws(url: str) -> bool:
-    host = (urlsplit(url).hostname or "").lower()
-    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".aws.dev", ".api.aws"))
 
 
 def _stored(options: S3Options) -> dict[str, Any]:
