@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
 from oarbank_cas import layout
+from oarbank_cas.batches import in_order
 from oarbank_cas.blobs import CHUNK, Blob
 from oarbank_cas.errors import InvalidInputError, StorageIOError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import BinaryIO
 
-    from oarbank_cas.backends.base import Backend, Incoming
+    from oarbank_cas.backends.base import Backend, Incoming, ObjectStat
     from oarbank_cas.blobs import Blobs
 
 HELD_BYTES = 64 * 2**20
@@ -213,7 +214,8 @@ class Intake:
             # interpreter is the work.
             futures: list[Future[bool]] = []
             try:
-                large = [index for index in range(len(sources)) if not put(index, _SMALL)]
+                small = in_order(lambda index: put(index, _SMALL), range(len(sources)), self._backend.requests_at_once)
+                large = [index for index, done in enumerate(small) if not done]
                 futures = [pool.submit(put, index, None) for index in large]
                 for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                     future.result()
@@ -236,10 +238,16 @@ class Intake:
             InvalidInputError: a blob has another size.
         """
         missing = []
+        unknown = [digest for digest in sizes if digest not in self._sizes]
+
+        def look(digest: str) -> ObjectStat | None:
+            return self._backend.stat(layout.blob(digest)) or self._blobs.revive(digest)
+
+        seen = dict(zip(unknown, in_order(look, unknown, self._backend.requests_at_once), strict=True))
         for digest, size in sizes.items():
             known = self._sizes.get(digest)
             if known is None:
-                found = self._backend.stat(layout.blob(digest)) or self._blobs.revive(digest)
+                found = seen[digest]
                 if found is None:
                     missing.append(digest)
                     continue

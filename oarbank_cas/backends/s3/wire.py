@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import boto3
 from botocore import awsrequest, httpsession
@@ -53,7 +54,12 @@ class Wire:
                 "region_name": session.region_name or _DEFAULT_REGION,
                 "verify": options.ca_bundle,
             }
-            self.client: Any = session.client("s3", **made, config=_config(options))
+            style: str = options.addressing_style
+            self.client: Any = session.client("s3", **made, config=_config(options, style))
+            if style == "auto" and _is_aws(self.client) and "." not in place.bucket:
+                # Left to itself the client signs URLs for AWS's global name, and not for the bucket's region.
+                self.client.close()
+                self.client = session.client("s3", **made, config=_config(options, "virtual"))
             self._credentials = session.get_credentials()
         except failures.CLIENT_ERRORS as error:
             raise failures.translate(failures.judge(error), "the client", self.where, 1, 0) from None
@@ -124,8 +130,7 @@ class Wire:
             self._raw.close()
 
 
-def _config(options: S3Options) -> Config:
-    style = options.addressing_style
+def _config(options: S3Options, style: str) -> Config:
     return Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_READ_S,
@@ -139,6 +144,10 @@ def _config(options: S3Options) -> Config:
         s3={"payload_signing_enabled": True, **({"addressing_style": style} if style != "auto" else {})},
         user_agent_extra="oarbank-cas",
     )
+
+
+def _is_aws(client: Any) -> bool:  # noqa: ANN401 - the client
+    return (urlsplit(client.meta.endpoint_url).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
 
 def _stored(options: S3Options) -> dict[str, Any]:
