@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from oarbank_cas import (
     Store,
     UnavailableError,
 )
+from oarbank_cas import intake as intake_module
+from oarbank_cas.agent.workdir import Folder
 from oarbank_cas.backends.memory import MemoryBackend
 
 A, B = b"alpha\n", bytes(range(256)) * 5
@@ -643,3 +646,28 @@ def test_a_damaged_blob_in_the_way_is_replaced(workdir, tmp_path):
         assert store.lookup(key(), complete=True).reason in ("incomplete", None)
         assert store.publish(key(1), workdir, ORIGIN)[0].recorded
         assert store.get_bytes(digest(b"right bytes")) == b"right bytes"
+
+
+def test_an_interrupt_ends_a_batch(store, workdir, monkeypatch):
+    """What had not begun when the interrupt came is not read; nothing becomes visible."""
+    write_job(workdir, {f"f{number}": b"%d" % number for number in range(1000)})
+    real_open, opened, waiting = Folder.open_file, [], []
+
+    def interrupted(futures, **_):
+        waiting.extend(futures)
+        raise KeyboardInterrupt
+
+    def opening(self, local):
+        if local != "result.json":
+            deadline = time.monotonic() + 20
+            while not (waiting and waiting[-1].cancelled()) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            opened.append(local)
+        return real_open(self, local)
+
+    monkeypatch.setattr(intake_module, "wait", interrupted)
+    monkeypatch.setattr(Folder, "open_file", opening)
+    with pytest.raises(KeyboardInterrupt):
+        store.publish(key(), workdir, ORIGIN)
+    assert len(opened) < 1000
+    assert objects(store) == {}
