@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from oarbank_cas import layout
 from oarbank_cas.absent import LIST_COST, absent
+from oarbank_cas.batches import in_order
 from oarbank_cas.contracts.canonical import check_digest
 from oarbank_cas.errors import CasError, ConflictError, CorruptError, NotFoundError, StorageIOError
 from oarbank_cas.presence import Presence
@@ -133,6 +134,10 @@ class Blobs:
         """
         found = self._search(digest, self._backend.stat) or self._backend.stat(layout.blob(digest))
         return found.size if found else None
+
+    def sizes_for_readers(self, digests: Iterable[str]) -> Iterator[int | None]:
+        """Like `size_for_readers` for each, in order, several at once where the storage is afar."""
+        return in_order(self.size_for_readers, digests, self._backend.requests_at_once)
 
     def revive(self, digest: str) -> ObjectStat | None:
         """Bring a condemned blob back under its name, with a fresh time, and keep its fossil; None where there is none.

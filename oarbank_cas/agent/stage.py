@@ -82,8 +82,8 @@ class Stager:
             NotFoundError: one is absent.
             CorruptError: one has another size.
         """
-        for file in files:
-            size = self._blobs.size_for_readers(file.digest)
+        wanted = list(files)
+        for file, size in zip(wanted, self._blobs.sizes_for_readers([file.digest for file in wanted]), strict=True):
             if size is None:
                 raise NotFoundError(f"{label}: {file.path} is not in the store (blob {file.digest})")
             if size != file.size:
