@@ -25,7 +25,8 @@ def server():
     """The server that this run's workers share."""
     owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
     folder = Path(tempfile.gettempdir()) / f"oarbank-cas-tests-{owner}"
-    folder.mkdir(exist_ok=True)
+    if VARIABLE not in os.environ:
+        folder.mkdir(exist_ok=True)  # the server's guard removes it
     found = servers.shared(folder, owner)
     # As an agent's machine has them: in the environment, and nowhere else.
     os.environ |= {
