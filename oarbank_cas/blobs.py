@@ -103,6 +103,8 @@ class Blobs:
     def __init__(self, backend: Backend, session_s: int) -> None:
         self._backend = backend
         self._session_s = session_s
+        self.on_gone: Callable[[], None] = lambda: None
+        """Called when a blob that was to be read is absent or damaged: what was seen present may be so no more."""
 
     def stat(self, digest: str) -> Blob | None:
         """Size and time of a blob; None where it is absent.
@@ -171,6 +173,7 @@ class Blobs:
 
         found = self._search(digest, look)
         if found is None:
+            self.on_gone()
             raise NotFoundError(f"blob {digest} is not in the store {self._backend.where}")
         return found
 
@@ -321,6 +324,7 @@ class Blobs:
                 )
             if unchanged:
                 aside = self._set_aside(digest, stat)
+                self.on_gone()
         raise CorruptError(
             f"{stat.name} in {self._backend.where} holds bytes with the digest {actual}, not {digest}; {aside}: "
             "put it again from its source",

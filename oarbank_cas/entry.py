@@ -1,7 +1,8 @@
 """The bytes of an entry and of a tombstone: one line of JSON, a newline, and a body that is never touched. No I/O.
 
 An entry's body is the envelope exactly as it was given; a tombstone's body is the whole object that it ended. The
-header binds the body by size and SHA-256. Header fields that this version does not know are kept.
+header binds the body by size and SHA-256, and ends with a SHA-256 of itself. Header fields that this version does not
+know are kept.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ Cause = Literal["invalidated", "expired", "withdrawn"]
 """Why an entry was ended: by a person or program; by retention; by its own writer, who could not vouch for it."""
 
 _STRINGS = ("job_key", "class", "body_sha256")
+
+_SEAL = b',"header_sha256":"'
+_SEAL_BYTES = len(_SEAL) + 64 + len(b'"}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,9 @@ def encode(header: Mapping[str, Any], body: bytes) -> bytes:
         "body_size": len(body),
         "body_sha256": hashlib.sha256(body).hexdigest(),
     }
+    bound.pop("header_sha256", None)  # of the header that these fields came from
     line = json.dumps(bound, separators=(",", ":")).encode()
+    line = line[:-1] + _SEAL + hashlib.sha256(line).hexdigest().encode() + b'"}'
     most = MAX_HEADER - (_ENDING_ROOM if header.get("kind") == "entry" else 0)
     if len(line) > most:
         raise InvalidInputError(f"needs a header of {len(line)} bytes; there are at most {most}", "entry")
@@ -109,8 +115,13 @@ def decode_header(line: bytes) -> dict[str, Any]:
     """Read a header line, without the newline.
 
     Raises:
-        CorruptError: it is none.
+        CorruptError: it is none, or damaged.
     """
+    seal = line[-_SEAL_BYTES:]
+    if not seal.startswith(_SEAL):
+        raise CorruptError("its header line does not end with its checksum")
+    if hashlib.sha256(line[:-_SEAL_BYTES] + b"}").hexdigest().encode() + b'"}' != seal[len(_SEAL) :]:
+        raise CorruptError("its header line does not have the checksum that it says")
     try:
         header = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -119,6 +130,8 @@ def decode_header(line: bytes) -> dict[str, Any]:
         raise CorruptError("its header line is none of an entry or a tombstone")
     if not all(isinstance(header.get(name), str) for name in _STRINGS):
         raise CorruptError("its header line lacks fields")
+    if header.get("format") != layout.FORMAT:
+        raise CorruptError(f"its format is {header.get('format')!r}, not {layout.FORMAT}")
     return header
 
 

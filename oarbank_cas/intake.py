@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from oarbank_cas import layout
 from oarbank_cas.batches import in_order
 from oarbank_cas.blobs import CHUNK, Blob
-from oarbank_cas.errors import InvalidInputError, StorageIOError
+from oarbank_cas.errors import InvalidInputError, PermissionDeniedError, StorageIOError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +32,10 @@ HELD_BYTES = 64 * 2**20
 _STREAM_HELD = 8 * 2**20
 _WRITE = 8 * 2**20
 """Bytes of one write: each tells the system that it may begin to write back."""
+
+_STAGE_BYTES = 256 * 2**20
+_STAGE_FILES = 5000
+"""A batch that has so much uncommitted commits it."""
 
 _SMALL = 256 * 1024
 """Bytes up to which a file is put at once, without a thread of its own."""
@@ -85,6 +89,8 @@ class PathSource:
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
             fd = os.open(self.path, flags)
+        except PermissionError as error:
+            raise PermissionDeniedError(f"{self.path} cannot be read: {error.strerror}") from error
         except OSError as error:
             raise InvalidInputError(f"cannot be read: {error.strerror}", self.path) from error
         mode = os.fstat(fd).st_mode
@@ -96,7 +102,10 @@ class PathSource:
 
 
 class Intake:
-    """One batch of puts. Nothing of it is visible before `commit`; afterwards everything is there, durable.
+    """One batch of puts. After `commit` everything is there, durable.
+
+    A large batch is committed in stages while it grows, so that a long upload that is cut off need not begin again:
+    what is there by then is found the next time, or freed by gc. A small one is visible at once or not at all.
 
     `add_*` may be called from many threads. Use it as a context manager: leaving it without a commit discards.
 
@@ -111,6 +120,7 @@ class Intake:
         self._t0_ns = backend.now()
         self._sizes: dict[str, int] = {}
         self._pending: dict[str, Incoming] = {}
+        self._pending_bytes = 0
         self._found: set[str] = set()
         self._lock = threading.Lock()
         self._buffers = threading.local()
@@ -135,7 +145,7 @@ class Intake:
         incoming: Incoming | None = None
         size = 0
         try:
-            while chunk := stream.read(CHUNK):
+            while chunk := _next_of(stream):
                 state.update(chunk)
                 size += len(chunk)
                 held += chunk
@@ -268,17 +278,21 @@ class Intake:
         Returns:
             The right to rely on every blob added, found ones too.
         """
+        self._commit_pending()
+        self._backend.flush([layout.blob(digest) for digest in self._found])
+        return Hold(self._t0_ns, dict(self._sizes))
+
+    def _commit_pending(self) -> None:
         with self._lock:
             pending, self._pending = self._pending, {}
+            self._pending_bytes = 0
         items = [(layout.blob(digest), incoming) for digest, incoming in pending.items()]
         try:
             made = self._backend.create_many(items)
             self._check_standing([digest for digest, created in zip(pending, made, strict=True) if not created])
-            self._backend.flush([layout.blob(digest) for digest in self._found])
         finally:
             for _, incoming in items:
                 incoming.discard()
-        return Hold(self._t0_ns, dict(self._sizes))
 
     def _check_standing(self, digests: Sequence[str]) -> None:
         """Look at blobs that another brought in first: damaged ones of another size are none."""
@@ -339,9 +353,16 @@ class Intake:
             if digest not in self._sizes:
                 self._sizes[digest] = incoming.size
                 self._pending[digest] = incoming
-                return Blob(digest, incoming.size, new=True)
-        incoming.discard()
-        return Blob(digest, incoming.size)
+                self._pending_bytes += incoming.size
+                stage_is_full = self._pending_bytes >= _STAGE_BYTES or len(self._pending) >= _STAGE_FILES
+                taken = True
+            else:
+                taken = stage_is_full = False
+        if not taken:
+            incoming.discard()
+        elif stage_is_full:
+            self._commit_pending()
+        return Blob(digest, incoming.size, new=taken)
 
     # -- reading a file
 
@@ -393,6 +414,13 @@ class Intake:
             incoming.discard()
             raise
         return self._take(digest, incoming)
+
+
+def _next_of(stream: BinaryIO) -> bytes:
+    chunk: bytes | None = stream.read(CHUNK)
+    if chunk is None:
+        raise StorageIOError("the stream has nothing to read yet, which is not its end: give a blocking one")
+    return chunk
 
 
 def _read_into(fd: int, buffer: memoryview) -> int:

@@ -177,7 +177,7 @@ class Lookups:
     def _missing(self, found: Entry, *, remember: bool) -> tuple[str, ...]:
         """The blobs of an entry, and the manifests of its artifacts, that no reader would find."""
         presence = self._presence if remember else Presence(0)
-        body = f"envelope {found.header['body_sha256']}"
+        body = f"entry {found.header['header_sha256']}"
         if presence.seen(body) is not None:
             return ()
         oldest = presence.moment()

@@ -175,9 +175,7 @@ class Results:
                 )
         if origin.module_id is not None:
             check_module(origin.module_id)
-        for text in (origin.by, origin.attempt or "", origin.host or ""):
-            if len(text) > MAX_NOTE:
-                raise InvalidInputError(f"has more than {MAX_NOTE} characters", text[:40])
+        _check_notes(by=origin.by, attempt=origin.attempt or "", host=origin.host or "")
         return parts
 
     def require(self, intake: Intake, checked: Recordable) -> None:
@@ -329,9 +327,7 @@ class Results:
             False where nothing is recorded, or it was ended before.
         """
         parts, name = self._name(key, result_class)
-        for text in (by, reason):
-            if len(text) > MAX_NOTE:
-                raise InvalidInputError(f"has more than {MAX_NOTE} characters", text[:40])
+        _check_notes(by=by, reason=reason)
         for _ in range(_TRIES):
             standing = self._standing(parts, result_class)
             if standing is None or standing.tombstone is not None:
@@ -458,3 +454,9 @@ class _Standing:
     stat: ObjectStat
     hit: Recorded | None
     tombstone: Tombstone | None
+
+
+def _check_notes(**notes: str) -> None:
+    for what, text in notes.items():
+        if len(text) > MAX_NOTE:
+            raise InvalidInputError(f"has {len(text)} characters; at most {MAX_NOTE} are kept", what)

@@ -66,6 +66,7 @@ class Store:
         self.results = Results(backend, self.blobs, self.lookups, descriptor.session_s)
         self._hits = HitRecorder(backend)
         self.lookups.on_hit = self._hits.note
+        self.blobs.on_gone = self.lookups.forget
         self.pins = Pins(backend, self.blobs, self.lookups, self.results, descriptor.session_s)
         self._publisher = Publisher(backend, self.blobs, self.results)
         self._stager = Stager(self.blobs)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from oarbank_cas.errors import ConflictError, InvalidInputError, StorageIOError
+from oarbank_cas.errors import ConflictError, InvalidInputError, PermissionDeniedError, StorageIOError
 
 _READ = (
     os.O_RDONLY
@@ -246,6 +246,8 @@ def _open_regular(folder: Folder, name: str, local: str, found: os.stat_result) 
     _check_regular(folder, name, local, found)
     try:
         fd = os.open(folder.at(name), _READ, dir_fd=folder.fd)
+    except PermissionError as error:
+        raise PermissionDeniedError(f"{local} cannot be read: {error.strerror}") from error
     except OSError as error:
         raise InvalidInputError(f"cannot be read: {error.strerror}", local) from error
     opened = os.fstat(fd)

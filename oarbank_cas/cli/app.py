@@ -204,9 +204,9 @@ def _failed(message: str, kind: str, code: int, *, told: bool = False) -> int:
 
 def _open_closed_streams() -> None:
     """Lead streams that the caller closed nowhere, so that no file of the store gets their numbers."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    for name in ("stdin", "stdout", "stderr"):  # stdin too is not to be read: what is not there is not empty
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def _forget_stdout() -> None:

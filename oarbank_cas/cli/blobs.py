@@ -7,7 +7,7 @@ import time
 
 import click
 
-from oarbank_cas.cli.session import Session, pass_session
+from oarbank_cas.cli.session import Session, open_stdin, pass_session
 
 _WHOLE = 64 * 2**20
 """Bytes up to which a blob is verified before its first byte is printed."""
@@ -30,7 +30,7 @@ def put(session: Session, paths: tuple[str, ...]) -> None:
         raise click.UsageError("- stands alone: stdin, and no files")
     store = session.store()
     if paths == ("-",):
-        blobs = [store.put_stream(sys.stdin.buffer)]
+        blobs = [store.put_stream(open_stdin())]
     else:
         with session.progress("put") as progress:
             blobs = store.put_files(paths, progress)

@@ -89,7 +89,9 @@ def _tell(session: Session, recorded: Recorded, uploaded: Uploaded | None) -> No
             f"{uploaded.files} files, {uploaded.size} bytes; new: {uploaded.new_files} files, {uploaded.new_size} bytes"
         )
     if not recorded.recorded:
-        session.note(f"another result was recorded first, by {recorded.header.get('recorded_by')}; it stands")
+        same = uploaded is not None and uploaded.envelope == recorded.envelope
+        what = "this very result" if same else "another result"
+        session.note(f"{what} was recorded first, by {recorded.header.get('recorded_by')}; it stands")
     session.line(f"{'recorded' if recorded.recorded else 'stands'}  {recorded.job_key}  {recorded.result_class}")
     for name, dataset in recorded.datasets.items():
         session.line(f"{dataset}  {name}")

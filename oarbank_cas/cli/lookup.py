@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oarbank_cas.cli.session import Session, complain, pass_session
+from oarbank_cas.cli.session import Session, complain, open_stdin, pass_session
 
 if TYPE_CHECKING:
     from oarbank_cas.lookups import Lookup
@@ -79,7 +79,8 @@ def _keys(keys: tuple[str, ...]) -> Iterator[str]:
 
 
 def _lines() -> Iterator[str]:
-    while line := sys.stdin.buffer.readline(_MAX_LINE):
+    stdin = open_stdin()
+    while line := stdin.readline(_MAX_LINE):
         key = line.strip().decode("ascii", "backslashreplace")
         if key:
             yield key

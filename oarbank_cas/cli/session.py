@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
 import os
+import select
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from oarbank_cas.cli import settings
-from oarbank_cas.errors import CasError, InvalidInputError
+from oarbank_cas.errors import CasError, InvalidInputError, PermissionDeniedError
 
 if TYPE_CHECKING:
     from oarbank_cas.backends.s3.options import S3Options
@@ -160,14 +162,55 @@ def read_input(path: str, max_bytes: int) -> bytes:
     """The bytes of a file, or of stdin for `-`; at most `max_bytes`.
 
     Raises:
-        InvalidInputError: it cannot be read as a regular file, or has more.
+        InvalidInputError: it cannot be read, or has more.
+        PermissionDeniedError: it may not be read.
     """
     if path != "-":
-        from oarbank_cas.agent.publish import read_document
-        from oarbank_cas.intake import PathSource
-
-        return read_document(PathSource(path), max_bytes)
-    data = sys.stdin.buffer.read(max_bytes + 1)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(max_bytes + 1)
+        except PermissionError as error:
+            raise PermissionDeniedError(f"{path} cannot be read: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise InvalidInputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", path) from error
+    else:
+        data = open_stdin().read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise InvalidInputError(f"has more than {max_bytes} bytes", "stdin")
+        raise InvalidInputError(f"has more than {max_bytes} bytes", "stdin" if path == "-" else path)
     return data
+
+
+class _Patient(io.RawIOBase):
+    """A descriptor that is waited for, also where another program has made it non-blocking."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        while True:
+            try:
+                data = os.read(self._fd, len(buffer))
+            except BlockingIOError:
+                select.select([self._fd], [], [])
+            else:
+                buffer[: len(data)] = data
+                return len(data)
+
+
+def open_stdin() -> BinaryIO:
+    """The bytes of stdin; their end is the end of the input, never a pause in it.
+
+    Raises:
+        InvalidInputError: stdin is closed.
+    """
+    if not sys.stdin.readable():
+        raise InvalidInputError("is closed", "stdin")
+    try:
+        fd = sys.stdin.fileno()
+    except io.UnsupportedOperation:  # whoever embeds the command line has put a stream of its own there
+        return sys.stdin.buffer
+    return io.BufferedReader(_Patient(fd), 2**20)

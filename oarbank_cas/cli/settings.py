@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ def read(path: str | None) -> Settings:
     candidates = [path] if path else [FILE, os.path.join(click.get_app_dir("oarbank-cas"), FILE)]
     for candidate in candidates:
         try:
+            if not stat.S_ISREG(os.stat(candidate).st_mode):
+                raise InvalidInputError("is no regular file; remove it, or name another with --config", candidate)
             with open(candidate, "rb") as file:
                 data = file.read(_MAX_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
@@ -97,6 +100,8 @@ def _s3(section: object, path: str) -> S3Options | None:
 
 def store_url(option: str | None, config: str | None) -> str:
     """The store to use: `--store`, `OARBANK_CAS_STORE`, the configuration file, or `./.oarbank-cas`."""
+    if option == "":
+        raise InvalidInputError("is empty: is a variable not set?", "--store")
     return option or os.environ.get(STORE_VARIABLE) or read(config).store or DEFAULT_STORE
 
 

@@ -402,3 +402,53 @@ def test_an_interrupted_batch_does_not_run_to_its_end(store, tmp_path):
     with Store.open(store) as opened:
         assert opened.lookup(key()).hit == (child.returncode == 0)
     assert [name for name in os.listdir(store / "tmp") if name != "locks"] == []
+
+
+# -- input that comes slowly, or not at all
+
+
+@posix
+def test_a_pause_in_stdin_is_not_its_end(store):
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with subprocess.Popen([*COMMAND, "put", "-"], stdin=reading, stdout=subprocess.PIPE) as child:
+        os.close(reading)
+        for piece in (b"a" * 10, b"b" * 10):
+            os.write(writing, piece)
+            time.sleep(0.3)  # long enough for a reader that takes a pause for the end; too short hides it, no more
+        os.close(writing)
+        said = child.communicate(timeout=60)[0]
+    assert said.split() == [digest(b"a" * 10 + b"b" * 10).encode(), b"20", b"-"]
+
+
+@posix
+@pytest.mark.parametrize(
+    "command", ["put -", f"record --job-key {key()} -", "lookup -", "key --module a.b --compat 1 -"]
+)
+def test_a_closed_stdin_is_not_empty(store, command):
+    line = f"exec {' '.join(COMMAND)} {command} 0<&-"
+    ran = subprocess.run(["sh", "-c", line], capture_output=True, check=False, timeout=60)
+    assert ran.returncode == 65
+    assert b"stdin: is closed" in ran.stderr
+
+
+@posix
+def test_a_pipe_is_read_where_a_document_is_named(store, tmp_path):
+    line = f"exec {' '.join(COMMAND)} key --module a.b --compat 1 /dev/fd/3 3<<END\n{{}}\nEND"
+    ran = subprocess.run(["sh", "-c", line], capture_output=True, check=False, timeout=60)
+    assert (ran.returncode, len(ran.stdout)) == (0, 65), ran.stderr
+
+
+@posix
+def test_a_pipe_in_the_place_of_the_configuration_is_refused_at_once(store):
+    os.mkfifo("oarbank-cas.toml")
+    environment = {name: value for name, value in os.environ.items() if name != "OARBANK_CAS_STORE"}
+    ran = subprocess.run([*COMMAND, "ls"], capture_output=True, check=False, timeout=60, env=environment)
+    assert ran.returncode == 65
+    assert b"oarbank-cas.toml: is no regular file" in ran.stderr
+
+
+def test_an_empty_store_option_is_a_variable_that_is_not_set(store):
+    ran = subprocess.run([*COMMAND, "--store", "", "ls"], capture_output=True, check=False, timeout=60)
+    assert ran.returncode == 65
+    assert b"--store: is empty" in ran.stderr

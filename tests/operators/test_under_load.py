@@ -23,5 +23,5 @@ def test_nothing_is_lost(tmp_path, budget):
     did = summary["did"]
     assert did["writer: recorded"] > 50
     assert did["fetcher: fetched"] > 10
-    assert did["operator: gc"] >= 2
+    assert did["operator: gc"] >= 1
     assert did["operator: blobs condemned"] > 0

@@ -71,6 +71,31 @@ def test_no_flipped_byte_yields_another_envelope(flip):
             assert judged(bytes(damaged)) is None
 
 
+def test_every_flipped_bit_is_damage():
+    data = codec.encode({**FIELDS, "datasets": {"calls": "art:" + "ab" * 32}}, ENVELOPE)
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptError):
+            codec.decode(bytes(flipped))
+
+
+def test_the_last_member_of_a_header_is_the_digest_of_the_rest():
+    line = codec.encode(FIELDS, ENVELOPE).partition(b"\n")[0]
+    rest, _, last = line.rpartition(b',"header_sha256":')
+    assert last == b'"' + hashlib.sha256(rest + b"}").hexdigest().encode() + b'"}'
+
+
+def test_fields_of_a_header_that_was_read_can_be_written_again():
+    header = codec.decode(codec.encode(FIELDS, ENVELOPE)).header
+    assert codec.encode(header, ENVELOPE) == codec.encode(FIELDS, ENVELOPE)
+
+
+def test_another_format_is_no_entry_of_this_one():
+    with pytest.raises(CorruptError):
+        codec.decode(codec.encode({**FIELDS, "format": 2}, ENVELOPE))
+
+
 def test_every_truncation_and_every_addition_is_damage():
     data = codec.encode(FIELDS, ENVELOPE)
     for length in range(len(data)):
