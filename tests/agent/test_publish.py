@@ -229,18 +229,18 @@ def test_a_file_that_may_not_be_read():
         ran = subprocess.run(
             [sys.executable, "-c", AS_NOBODY, f"{folder}/w"], capture_output=True, text=True, check=True
         )
-    assert ran.stdout == "bad: cannot be read: Permission denied\n"
+    assert ran.stdout == "bad cannot be read: Permission denied\n"
 
 
 AS_NOBODY = """
 import os, sys
-from oarbank_cas import InvalidInputError
+from oarbank_cas import PermissionDeniedError
 from oarbank_cas.agent.workdir import Folder
 os.setgid(65534)
 os.setuid(65534)
 try:
     Folder(sys.argv[1]).open_file("bad")
-except InvalidInputError as error:
+except PermissionDeniedError as error:
     print(error)
 """
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 
 import pytest
 from agent_kit import ORIGIN, digest, key, result, spec, tree, write_files, write_job
@@ -157,18 +158,61 @@ def test_documents_beyond_any_limit(here, command):
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("path", ["pipe", "null", ".", "/dev/zero", "out"])
-@pytest.mark.parametrize("command", ["publish", "record", "stage", "key", "put"])
-def test_documents_that_are_no_files(here, command, path):
+@pytest.mark.parametrize("command", ["publish", "put"])
+def test_files_that_are_none(here, command, path):
     arguments = {
         "publish": ["publish", "--job-key", key(1), "--workdir", "job", "--result", path],
-        "record": ["record", "--job-key", key(2), path],
-        "stage": ["stage", path, "--workdir", "job"],
-        "key": ["key", "--module", "a.b", "--compat", "1", path],
         "put": ["put", path],
     }[command]
     code, out, err = run(arguments)
     assert (code, out) == (65, b"")
     assert f"{path}: is a ".encode() in err
+
+
+READERS = {
+    "record": ["record", "--job-key", key(2)],
+    "stage": ["stage", "--workdir", "job"],
+    "key": ["key", "--module", "a.b", "--compat", "1"],
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("null", "is not JSON"),
+        (".", ".: cannot be read: Is a directory"),
+        ("out", "out: cannot be read: Is a directory"),
+        ("none", "none: cannot be read: No such file"),
+        ("/dev/zero", "/dev/zero: has more than 67108864 bytes"),
+        ("rubbish", "is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("command", READERS)
+def test_documents_that_are_none(here, command, path, message):
+    code, out, err = run([*READERS[command], path])
+    assert (code, out) == (65, b"")
+    assert message.encode() in err
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("command", READERS)
+def test_a_document_may_come_through_a_pipe(here, command):
+    document = {
+        "record": result({"out": [{"path": "x", "digest": digest(b"a"), "size": 1}]}),
+        "stage": json.loads(spec()),
+        "key": {"seed": 1},
+    }[command]
+
+    def write():
+        with open("pipe", "w") as pipe:
+            json.dump(document, pipe)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    code, _, err = run([*READERS[command], "pipe"])
+    writer.join()
+    assert code == 0, err
 
 
 def test_a_tree_of_odd_things_is_left_alone(here):
