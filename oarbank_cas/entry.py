@@ -135,6 +135,12 @@ def decode_header(line: bytes) -> dict[str, Any]:
     return header
 
 
+def is_surely_entry(data: bytes) -> bool:
+    """Whether damaged bytes were an entry, and cannot have been a tombstone: an ended result must not come back."""
+    line = data.partition(b"\n")[0]
+    return b'"kind":"entry"' in line and b'"ended_' not in line
+
+
 def belongs(found: Entry | Tombstone, parts: JobKey, result_class: str) -> bool:
     """Whether an entry or tombstone says that it is of this key, stage and class."""
     header = found.header

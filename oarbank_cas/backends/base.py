@@ -259,12 +259,12 @@ class Backend(ABC):
         `prefix` is empty or ends with `/`. Read in pages: memory does not grow with the store.
         """
 
-    def strays(self, prefix: str) -> Iterator[tuple[str, str]]:
+    def strays(self, prefix: str, *, folders: bool = False) -> Iterator[tuple[str, str]]:
         """What lies under `prefix` and is no object, so that no listing shows it: its name, and what it is.
 
-        Where only objects can be, nothing. `prefix` is as in `listing`.
+        Where only objects can be, nothing. `prefix` is as in `listing`. With `folders` these are told too.
         """
-        del prefix
+        del prefix, folders
         return iter(())
 
     @abstractmethod

@@ -132,9 +132,9 @@ class LocalBackend(Backend):
         yield from local_walk.objects(self._place, prefix, after)
         self._place.check_there()  # a disk that goes away looks like folders that were removed
 
-    def strays(self, prefix: str) -> Iterator[tuple[str, str]]:
+    def strays(self, prefix: str, *, folders: bool = False) -> Iterator[tuple[str, str]]:
         """See `Backend.strays`: links, devices, pipes, sockets."""
-        return local_walk.strays(self._place, prefix)
+        return local_walk.strays(self._place, prefix, folders=folders)
 
     # -- writing
 

@@ -49,14 +49,16 @@ def _listed(place: Place, prefix: str, found: os.DirEntry[str]) -> str:
     return prefix + found.name
 
 
-def strays(place: Place, prefix: str) -> Iterator[tuple[str, str]]:
-    """What is below `prefix` and is neither an object nor a folder; see `Backend.strays`."""
-    folders: list[str] = []
+def strays(place: Place, prefix: str, *, folders: bool) -> Iterator[tuple[str, str]]:
+    """What is below `prefix` and is no object; see `Backend.strays`."""
+    inner: list[str] = []
     try:
         with os.scandir(place.path(prefix)) as scan:
             for found in scan:
                 if found.is_dir(follow_symlinks=False):
-                    folders.append(f"{prefix}{found.name}/")
+                    inner.append(f"{prefix}{found.name}/")
+                    if folders:
+                        yield f"{prefix}{found.name}", "a folder"
                 elif not found.is_file(follow_symlinks=False):
                     yield f"{prefix}{found.name}", "a symbolic link" if found.is_symlink() else "no regular file"
     except (FileNotFoundError, NotADirectoryError):
@@ -64,5 +66,5 @@ def strays(place: Place, prefix: str) -> Iterator[tuple[str, str]]:
         return
     except OSError as error:
         place.raise_for(error, prefix)
-    for folder in folders:
-        yield from strays(place, folder)
+    for folder in inner:
+        yield from strays(place, folder, folders=folders)

@@ -50,9 +50,9 @@ class ReadOnlyBackend(Backend):
         """See `Backend.listing`."""
         return self._backend.listing(prefix, after)
 
-    def strays(self, prefix: str) -> Iterator[tuple[str, str]]:
+    def strays(self, prefix: str, *, folders: bool = False) -> Iterator[tuple[str, str]]:
         """See `Backend.strays`."""
-        return self._backend.strays(prefix)
+        return self._backend.strays(prefix, folders=folders)
 
     def clone(self, name: str, fd: int) -> bool:
         """See `Backend.clone`."""

@@ -49,8 +49,8 @@ def read(path: str | None) -> Settings:
     candidates = [path] if path else [FILE, os.path.join(click.get_app_dir("oarbank-cas"), FILE)]
     for candidate in candidates:
         try:
-            if not stat.S_ISREG(os.stat(candidate).st_mode):
-                raise InvalidInputError("is no regular file; remove it, or name another with --config", candidate)
+            if stat.S_ISFIFO(os.stat(candidate).st_mode):  # which nobody may ever write to
+                raise InvalidInputError("is a pipe; remove it, or name the store with --store", candidate)
             with open(candidate, "rb") as file:
                 data = file.read(_MAX_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):

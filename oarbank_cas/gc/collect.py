@@ -207,6 +207,7 @@ class _Run:
         mark = Mark(self._backend, blobs, self._ledger, self._spans, tm_ns, doubt)
         mark.read_pins()
         mark.read_entries(self._cached_entries(), self._writer("entries"), note)
+        mark.check_strays()
         self._retain(report, policy, tm_ns)
         plan = Plan(self._backend, blobs, self._ledger, self._spans, tm_ns, moment, report.plan, doubt)
         can = self._backend.atomic_move or self._backend.expiring_delete or self._options.stall_bound_s is not None
@@ -239,7 +240,11 @@ class _Run:
             and self._backend.now() + self._spans.jump_ns < before[0].tm_ns
         ):
             doubt(
-                "the store's clock", UnavailableError("it ran backwards since the last gc: set it right, run gc again")
+                "the store's clock",
+                UnavailableError(
+                    "it ran backwards since the last gc: set it right, and run gc again. If it was ahead then, and is "
+                    f"right now, remove the records from the future in {layout.GC_RUNS} first"
+                ),
             )
             return
         same = next((record for record in before if record.moment.host == moment.host), None)

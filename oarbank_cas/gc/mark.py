@@ -61,6 +61,7 @@ class Mark:
         self._tm_ns = tm_ns
         self._doubt = doubt
         self._pinned: set[str] = set()
+        self._unseen: dict[str, str] = {}
         self.roots = 0
         self.unknown = 0
 
@@ -85,10 +86,20 @@ class Mark:
             except CorruptError as error:
                 self._doubt(stat.name, error)
 
+    def check_strays(self) -> None:
+        """A root that is no object is in no listing, and yet something that somebody wanted kept (rule 6)."""
+        for prefix, is_root in ((layout.RESULTS, is_entry_name), (layout.PINS, _is_pin)):
+            for name, what in self._backend.strays(prefix, folders=True):
+                if is_root(name):
+                    self._doubt(
+                        name, CorruptError(f"it is {what}: put the file itself there, or end what it stood for")
+                    )
+
     def _pin(self, pin: pins.Pin) -> None:
         self.roots += 1
         if pin.entry is not None:
             self._pinned.add(pin.entry)
+            self._unseen[pin.entry] = pin.name
         elif pin.dataset is not None:
             digest = parse_dataset(pin.dataset)
             refs = [Ref(bytes.fromhex(file.digest), file.size) for file in self._manifest(digest)]
@@ -136,6 +147,13 @@ class Mark:
         while known is not None:
             self._check_gone(known[0])
             known = next(cached, None)
+        for name, pin in self._unseen.items():
+            # Neither an entry nor its tombstone goes while it is pinned: somebody took it, or restored only a part.
+            try:
+                if self._backend.stat(layout.pin(pin)) is not None and self._backend.stat(name) is None:
+                    raise CorruptError(f"the pin {pin} keeps it, and it is gone: bring it back, or unpin {pin}")
+            except CorruptError as error:
+                self._doubt(name, error)
 
     def _read(self, listed: ObjectStat) -> tuple[ObjectStat, Facts] | None:
         try:
@@ -153,6 +171,7 @@ class Mark:
 
     def _entry(self, stat: ObjectStat, facts: Facts, writer: StateWriter | None) -> None:
         pinned = stat.name in self._pinned
+        self._unseen.pop(stat.name, None)
         number = self._ledger.add_entry(stat, facts, pinned=pinned)
         if not facts.ended or pinned or rules.tombstone_is_root(stat.time_ns, self._tm_ns, self._spans):
             self.roots += 1
@@ -163,8 +182,16 @@ class Mark:
 
     def _check_gone(self, name: str) -> None:
         """An entry that the last run saw, and this listing does not show, must be gone: else the listing is short."""
-        stat = self._backend.stat(name)
+        try:
+            stat = self._backend.stat(name)
+        except CorruptError as error:
+            self._doubt(name, error)
+            return
         if stat is not None and rules.listing_is_short(stat.time_ns, self._tm_ns, self._spans):
             self._doubt(
                 name, CorruptError("the listing left it out, and it stands: check the storage, and run gc again")
             )
+
+
+def _is_pin(name: str) -> bool:
+    return pins.is_pin_name(name.removeprefix(layout.PINS))

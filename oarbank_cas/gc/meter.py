@@ -122,6 +122,10 @@ class MeteredBackend(Backend):
                 self.requests["list"] += 1
             yield stat
 
+    def strays(self, prefix: str, *, folders: bool = False) -> Iterator[tuple[str, str]]:
+        """See `Backend.strays`."""
+        return self._backend.strays(prefix, folders=folders)
+
     def flush(self, names: Iterable[str]) -> None:
         """See `Backend.flush`."""
         self._backend.flush(names)

@@ -181,6 +181,9 @@ class Repair:
         if self._copier is None:
             return None
         backend = self._rooms.backend
+        with contextlib.suppress(NotFoundError):  # it was never there
+            if not codec.is_surely_entry(backend.read(problem.name, codec.MAX_OBJECT)[0]):
+                return None
         with contextlib.suppress(NotFoundError):  # a record took its place, or it was never there
             backend.copy(problem.name, layout.damaged(copying.key_of(problem.name)[0].hex, secrets.token_hex(8)))
         if not self._copier.entry(problem.name):

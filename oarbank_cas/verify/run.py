@@ -299,15 +299,17 @@ class _Run:
         self._count("temporaries", layout.TMP)
         for name in self._foreign():
             self._notebook.add_problem(Problem("foreign", name, "is none of a store's; it is left alone"))
-        for name, what in self._backend.strays(""):
+        for name, what in self._backend.strays("", folders=True):
             match = _IRREGULAR.fullmatch(name)
             if match is not None:
                 why = f"is {what} where a blob should be: remove it by hand"
                 self._notebook.add_problem(Problem("irregular", name, why, match[2]))
-            elif is_entry_name(name):
-                why = f"is {what} where an entry should be: remove it by hand"
+            elif is_entry_name(name) or (
+                name.startswith(layout.PINS) and pins.is_pin_name(name.removeprefix(layout.PINS))
+            ):
+                why = f"is {what} where an entry or pin should be: put the file there; gc deletes nothing until then"
                 self._notebook.add_problem(Problem("irregular", name, why))
-            else:
+            elif what != "a folder":
                 self._notebook.add_problem(Problem("foreign", name, f"is {what}; it is left alone"))
 
     def _count(self, what: str, prefix: str) -> None:

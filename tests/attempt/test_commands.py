@@ -228,10 +228,21 @@ def test_seal(job):
     assert run("attempt", "seal", job / "none")[0] == 1
 
 
+def interruptible():
+    # Programs that a shell starts in the background ignore interrupts, and so do their children.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def follow(job, *args, flags=(), **more):
     command = [sys.executable, "-m", "oarbank_cas", *flags, "attempt", "page", str(job), *map(str, args), "--follow"]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", **more
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        preexec_fn=interruptible if os.name == "posix" else None,
+        **more,
     )
 
 

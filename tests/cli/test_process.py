@@ -445,7 +445,7 @@ def test_a_pipe_in_the_place_of_the_configuration_is_refused_at_once(store):
     environment = {name: value for name, value in os.environ.items() if name != "OARBANK_CAS_STORE"}
     ran = subprocess.run([*COMMAND, "ls"], capture_output=True, check=False, timeout=60, env=environment)
     assert ran.returncode == 65
-    assert b"oarbank-cas.toml: is no regular file" in ran.stderr
+    assert b"oarbank-cas.toml: is a pipe" in ran.stderr
 
 
 def test_an_empty_store_option_is_a_variable_that_is_not_set(store):

@@ -108,7 +108,8 @@ def test_a_file_that_is_missing_or_a_folder(run):
     Path("oarbank-cas.toml").mkdir()
     ran = run("ls")
     assert ran.code == 65
-    assert "oarbank-cas.toml: is no regular file; remove it" in ran.said
+    assert "oarbank-cas.toml: cannot be read" in ran.said
+    assert "--store" in ran.said
 
 
 def test_a_home_that_is_none(run, monkeypatch):

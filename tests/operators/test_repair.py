@@ -86,11 +86,11 @@ def test_a_misplaced_blob_with_wrong_bytes_stays(filled):
     filled.check_whole()
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}\n{}", None])
-def test_damaged_entries(filled, mirror, damage):
+@pytest.mark.parametrize("kept", [-1, 700, 0.9])
+def test_damaged_entries(filled, mirror, kept):
     name = filled.entry(3)
     data = filled.read(name)
-    wrong = data[:-1] if damage is None else damage
+    wrong = data[: int(len(data) * kept) if isinstance(kept, float) else kept]
     filled.write(name, wrong)
     heal(filled, mirror)
     assert codec.decode(filled.read(name)).envelope == codec.decode(data).envelope
@@ -103,8 +103,20 @@ def test_an_entry_of_another_key(filled, mirror):
     heal(filled, mirror)
 
 
+def cut_short(filled, number):
+    name = filled.entry(number)
+    filled.write(name, filled.read(name)[:-3])
+
+
+def test_what_may_have_been_a_tombstone_is_left(filled, mirror):
+    for damage in (b"", b"{}\n{}", filled.read(filled.entry(3))[:40]):
+        filled.write(filled.entry(3), damage)
+        assert filled.store.verify(REPAIR, mirror.store).exit_code == 1
+    assert not filled.store.lookup(key(3)).hit
+
+
 def test_an_entry_whose_files_went_too(filled, mirror):
-    filled.write(filled.entry(3), b"")
+    cut_short(filled, 3)
     filled.remove(layout.blob(filled.blob(3)))
     heal(filled, mirror)
 
@@ -132,7 +144,7 @@ def test_the_other_store_has_another_result(filled, other):
     files = {"a": b"other"}
     other.store.put_bytes(b"other")
     other.store.record(key(3), envelope(files), Origin("them"))
-    filled.write(filled.entry(3), b"")
+    cut_short(filled, 3)
     # It is a result for this key all the same, which is what the store is asked for.
     assert filled.store.verify(REPAIR, other.store).sound
     assert filled.store.lookup(key(3)).hit
