@@ -199,13 +199,20 @@ class Listed(NamedTuple):
 
 
 def listing(directory: str | os.PathLike[str]) -> tuple[list[Listed], list[str]]:
-    """Every artifact of an attempt with its size now, and the problems found.
+    """The artifacts of an attempt with their sizes now, and the problems found.
 
+    One whose file is not there yet has no size. One in whose place something else than a file stands is not listed.
     Never raises for what is wrong in the attempt: the problems say it.
     """
     artifacts, error = all_or_results(directory)
     problems = [f"no declaration of {DECLARATIONS} is served: {error}"] if error else []
-    return [Listed(one, _size_now(Path(directory) / one.file, one, problems)) for one in artifacts], problems
+    listed = []
+    for one in artifacts:
+        known = len(problems)
+        size = _size_now(Path(directory) / one.file, one, problems)
+        if len(problems) == known:
+            listed.append(Listed(one, size))
+    return listed, problems
 
 
 def progress(directory: str | os.PathLike[str]) -> Progress:

@@ -218,7 +218,9 @@ def test_seal(job):
     assert sorted(found["runner"]["artifact_index"]["warm"]) == ["description", "format", "sha256", "size", "task"]
     assert json.loads(run("--json", "attempt", "seal", job)[1]) == found
     (job / "warm.json").unlink()
+    assert "warm" in run("attempt", "list", job)[1]  # declared, and not there yet
     (job / "warm.json").mkdir()
+    assert "warm" not in run("attempt", "list", job)[1]
     code, out, err = run("attempt", "seal", job)
     assert code == 0
     assert "problem: warm is not listed" in err
