@@ -37,7 +37,7 @@ def damaged(disk, other):
         for number in range(3, 15):
             name = layout.blob(disk.blob(number))
             disk.flip(name) if number % 2 else disk.remove(name)
-        disk.write(disk.entry(20), b"")
+        disk.write(disk.entry(20), disk.read(disk.entry(20))[:-3])
         disk.move(layout.blob(disk.blob(21)), "blobs/zz/" + disk.blob(21))
         if layout.blob(disk.blob(22)) in disk.names("blobs/"):  # else only its fossil was left, which will do
             disk.fossilise(disk.blob(22))
