@@ -15,6 +15,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 
@@ -136,23 +137,35 @@ def run(root: str) -> None:
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory")
+    parser.add_argument("directory", nargs="?", help="where the store is, or is made; else a temporary one")
+    parser.add_argument("--folder", help="where a temporary one is made")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     parser.add_argument("--blobs", type=int, default=1_000_000)
     parser.add_argument("--entries", type=int, default=200_000)
     parser.add_argument("--run", action="store_true", help="only run gc")
     options = parser.parse_args()
-    if options.run:
+    if options.quick:
+        options.blobs, options.entries = 2000, 400
+    if options.directory is None:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            measure(folder, options.blobs, options.entries)
+    elif options.run:
         run(options.directory)
-        return
-    if not os.path.exists(os.path.join(options.directory, layout.DESCRIPTOR)):
-        generate(options.directory, options.blobs, options.entries)
-    again = [sys.executable, __file__, options.directory, "--run"]
+    else:
+        measure(options.directory, options.blobs, options.entries)
+
+
+def measure(directory: str, blobs: int, entries: int) -> None:
+    """Make a store where there is none, and run gc on it twice."""
+    if not os.path.exists(os.path.join(directory, layout.DESCRIPTOR)):
+        generate(directory, blobs, entries)
+    again = [sys.executable, __file__, directory, "--run"]
     first = json.loads(subprocess.run(again, check=True, capture_output=True, text=True).stdout)
     print("first run: ", json.dumps(first), flush=True)
-    files = max(options.blobs // options.entries - 1, 1)
+    files = max(blobs // entries - 1, 1)
     generation = int(time.time())
-    for number in range(0, options.entries, 100):
-        write_entry(options.directory, number, generation, files)
+    for number in range(0, entries, 100):
+        write_entry(directory, number, generation, files)
     second = json.loads(subprocess.run(again, check=True, capture_output=True, text=True).stdout)
     print("second run:", json.dumps(second), flush=True)
     share = second["entry_bytes_read"] / max(first["entry_bytes_read"], 1)
