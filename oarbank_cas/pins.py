@@ -104,6 +104,11 @@ def is_pin_name(text: str) -> bool:
     return True
 
 
+def is_pin_object(name: str) -> bool:
+    """Whether an object of this name would be a pin."""
+    return name.startswith(layout.PINS) and is_pin_name(name.removeprefix(layout.PINS))
+
+
 def decode(data: bytes, name: str, where: str) -> Pin:
     """Read a pin.
 

@@ -88,7 +88,7 @@ class Mark:
 
     def check_strays(self) -> None:
         """A root that is no object is in no listing, and yet something that somebody wanted kept (rule 6)."""
-        for prefix, is_root in ((layout.RESULTS, is_entry_name), (layout.PINS, _is_pin)):
+        for prefix, is_root in ((layout.RESULTS, is_entry_name), (layout.PINS, pins.is_pin_object)):
             for name, what in self._backend.strays(prefix, folders=True):
                 if is_root(name):
                     self._doubt(
@@ -191,7 +191,3 @@ class Mark:
             self._doubt(
                 name, CorruptError("the listing left it out, and it stands: check the storage, and run gc again")
             )
-
-
-def _is_pin(name: str) -> bool:
-    return pins.is_pin_name(name.removeprefix(layout.PINS))

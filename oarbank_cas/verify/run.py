@@ -304,9 +304,7 @@ class _Run:
             if match is not None:
                 why = f"is {what} where a blob should be: remove it by hand"
                 self._notebook.add_problem(Problem("irregular", name, why, match[2]))
-            elif is_entry_name(name) or (
-                name.startswith(layout.PINS) and pins.is_pin_name(name.removeprefix(layout.PINS))
-            ):
+            elif is_entry_name(name) or pins.is_pin_object(name):
                 why = f"is {what} where an entry or pin should be: put the file there; gc deletes nothing until then"
                 self._notebook.add_problem(Problem("irregular", name, why))
             elif what != "a folder":
