@@ -46,11 +46,6 @@ def entry(key_hex: str, stage: str | None, result_class: str) -> str:
     return f"results/{key_hex[:2]}/{key_hex}/{stage or '_'}@{result_class}"
 
 
-def entries_of(key_hex: str) -> str:
-    """The prefix of all entries of a key: every stage and class."""
-    return f"results/{key_hex[:2]}/{key_hex}/"
-
-
 def pin(name: str) -> str:
     """A named root."""
     return f"pins/{name}"
