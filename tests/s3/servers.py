@@ -80,7 +80,7 @@ def rclone(folder, ports):
     (folder / "rclone.conf").touch()
     return [
         program("rclone"), "--config", f"{folder}/rclone.conf", "serve", "s3", "--addr", f"127.0.0.1:{ports[0]}",
-        "--auth-key", f"{ACCESS},{SECRET}", "--vfs-cache-mode", "off", "--dir-cache-time", "0s", f"{folder}/data",
+        "--auth-key", f"{ACCESS},{SECRET}", "--vfs-cache-mode", "off", f"{folder}/data",
     ], {}  # fmt: skip
 
 
