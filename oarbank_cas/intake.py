@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat as stat_bits
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
-from oarbank_cas import layout
+from oarbank_cas import intake_pool, layout
 from oarbank_cas.batches import in_order
 from oarbank_cas.blobs import CHUNK, Blob
-from oarbank_cas.errors import InvalidInputError, PermissionDeniedError, StorageIOError
+from oarbank_cas.errors import InvalidInputError, StorageIOError
+from oarbank_cas.sources import changed, check_unchanged, read_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from oarbank_cas.backends.base import Backend, Incoming, ObjectStat
     from oarbank_cas.blobs import Blobs
+    from oarbank_cas.intake_worker import Taken
+    from oarbank_cas.sources import PlacedSource, Source
 
 HELD_BYTES = 64 * 2**20
 """A file up to this size is kept in memory between hashing and writing; a larger one is read twice if it is new."""
@@ -54,53 +56,6 @@ class Hold:
     sizes: Mapping[str, int]
 
 
-class Source(Protocol):
-    """A file to put.
-
-    Attributes:
-        label: what messages call it.
-    """
-
-    @property
-    def label(self) -> str:
-        """What messages call it."""
-
-    def open(self) -> int:
-        """A new descriptor of the regular file, open for reading; the caller closes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PathSource:
-    """The file at a path, through symbolic links."""
-
-    path: str
-
-    @property
-    def label(self) -> str:
-        """The path."""
-        return self.path
-
-    def open(self) -> int:
-        """See `Source.open`.
-
-        Raises:
-            InvalidInputError: it is missing, or no regular file.
-        """
-        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-        try:
-            fd = os.open(self.path, flags)
-        except PermissionError as error:
-            raise PermissionDeniedError(f"{self.path} cannot be read: {error.strerror}") from error
-        except OSError as error:
-            raise InvalidInputError(f"cannot be read: {error.strerror}", self.path) from error
-        mode = os.fstat(fd).st_mode
-        if not stat_bits.S_ISREG(mode):
-            os.close(fd)
-            what = "is a directory" if stat_bits.S_ISDIR(mode) else "is a pipe or a device"
-            raise InvalidInputError(f"{what}, not a regular file", self.path)
-        return fd
-
-
 class Intake:
     """One batch of puts. After `commit` everything is there, durable.
 
@@ -124,6 +79,8 @@ class Intake:
         self._found: set[str] = set()
         self._lock = threading.Lock()
         self._buffers = threading.local()
+        self._settling: threading.Thread | None = None
+        self._settling_failed: list[BaseException] = []
 
     def __enter__(self) -> Self:
         return self
@@ -189,7 +146,7 @@ class Intake:
             else:
                 data = None
                 digest = self._hash(fd, size, source.label)
-            _check_unchanged(fd, before, source.label)
+            check_unchanged(fd, before, source.label)
             if self._is_known(digest, size):
                 return Blob(digest, size)
             return self._copy(fd, before, digest, source.label) if data is None else self._take_held(digest, data)
@@ -198,7 +155,7 @@ class Intake:
         finally:
             os.close(fd)
 
-    def add_files(self, sources: Sequence[Source], progress: Callable[[int], None] | None = None) -> list[Blob]:
+    def add_files(self, sources: Sequence[PlacedSource], progress: Callable[[int], None] | None = None) -> list[Blob]:
         """Put many files, on all cores; one answer each, in order.
 
         Args:
@@ -210,22 +167,25 @@ class Intake:
         """
         blobs: dict[int, Blob] = {}
 
-        def put(index: int, at_most: int | None) -> bool:
-            blob = self._add_file(sources[index], at_most)
-            if blob is None:
-                return False
+        def done(index: int, blob: Blob) -> None:
             blobs[index] = blob
             if progress is not None:
                 progress(blob.size)
-            return True
 
+        def put(index: int, at_most: int | None) -> bool:
+            blob = self._add_file(sources[index], at_most)
+            if blob is not None:
+                done(index, blob)
+            return blob is not None
+
+        left = self._take_elsewhere(sources, done)
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="oarbank-cas-put") as pool:
             # Threads pay where hashing and writing do the work, which run beside the interpreter; for small files the
             # interpreter is the work.
             futures: list[Future[bool]] = []
             try:
-                small = in_order(lambda index: put(index, _SMALL), range(len(sources)), self._backend.requests_at_once)
-                large = [index for index, done in enumerate(small) if not done]
+                small = in_order(lambda index: put(index, _SMALL), left, self._backend.requests_at_once)
+                large = [index for index, taken in zip(left, small, strict=True) if not taken]
                 futures = [pool.submit(put, index, None) for index in large]
                 for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                     future.result()
@@ -234,6 +194,31 @@ class Intake:
                     future.cancel()
                 raise
         return [blobs[index] for index in range(len(sources))]
+
+    def _take_elsewhere(self, sources: Sequence[PlacedSource], done: Callable[[int, Blob], None]) -> Sequence[int]:
+        """Have other processes take small files, where that pays; the indices of those that they did not take."""
+        everything = range(len(sources))
+        if len(sources) < intake_pool.FEWEST or not intake_pool.is_possible():
+            return everything
+        workshop = self._backend.workshop()
+        if workshop is None:
+            return everything
+
+        def use(index: int, taken: Taken) -> None:
+            digest, size, path = taken
+            if path:
+                done(index, self._take(digest, self._backend.adopt(path, size)))
+                return
+            with self._lock:
+                if digest not in self._sizes:
+                    self._sizes[digest] = size
+                    self._found.add(digest)
+            done(index, Blob(digest, size))
+
+        tops = {top for top, _ in (source.place() for source in sources) if top is not None}
+        blobs = workshop.root + layout.BLOBS
+        with intake_pool.IntakePool(blobs, workshop.scratch, _SMALL, sorted(tops)) as pool:
+            return pool.take(sources, use)
 
     def require(self, sizes: Mapping[str, int]) -> list[str]:
         """Rely on blobs that must be there already, in this batch or in the store. A condemned one is brought back.
@@ -272,12 +257,32 @@ class Intake:
                 raise InvalidInputError(f"has {known} bytes, not {size}", f"blob {digest}")
         return missing
 
+    def settle(self) -> None:
+        """Begin to make what was added so far visible and durable, while the caller goes on; `commit` waits for it."""
+        if self._backend.group_commit and len(self._pending) > 1 and self._settling is None:
+            self._settling = threading.Thread(target=self._settle, name="oarbank-cas-settle")
+            self._settling.start()
+
+    def _settle(self) -> None:
+        try:
+            self._commit_pending()
+        except BaseException as error:  # noqa: BLE001 - for the caller, who asks in `_settled`
+            self._settling_failed.append(error)
+
+    def _settled(self) -> None:
+        if self._settling is not None:
+            self._settling.join()
+            self._settling = None
+        if self._settling_failed:
+            raise self._settling_failed.pop()
+
     def commit(self) -> Hold:
         """Make everything added visible and durable.
 
         Returns:
             The right to rely on every blob added, found ones too.
         """
+        self._settled()
         self._commit_pending()
         self._backend.flush([layout.blob(digest) for digest in self._found])
         return Hold(self._t0_ns, dict(self._sizes))
@@ -307,6 +312,9 @@ class Intake:
 
     def discard(self) -> None:
         """Throw away what was added and not committed."""
+        if self._settling is not None:
+            self._settling.join()
+            self._settling = None
         with self._lock:
             pending, self._pending = self._pending, {}
         for incoming in pending.values():
@@ -370,14 +378,14 @@ class Intake:
         if size <= CHUNK:
             data = os.read(fd, size + 1)  # one more, to see a file that grows
             if len(data) != size:
-                raise _changed(label)
+                raise changed(label)
             return data
         buffer = self._buffer(size)
         done = 0
-        while done < size and (count := _read_into(fd, buffer[done:size])):
+        while done < size and (count := read_into(fd, buffer[done:size])):
             done += count
         if done != size:
-            raise _changed(label)
+            raise changed(label)
         return buffer[:size]
 
     def _buffer(self, size: int) -> memoryview:
@@ -391,11 +399,11 @@ class Intake:
         state = hashlib.sha256()
         buffer = self._buffer(CHUNK)[:CHUNK]
         done = 0
-        while done <= size and (count := _read_into(fd, buffer)):  # a file may grow as fast as it is read
+        while done <= size and (count := read_into(fd, buffer)):  # a file may grow as fast as it is read
             state.update(buffer[:count])
             done += count
         if done != size:
-            raise _changed(label)
+            raise changed(label)
         return state.hexdigest()
 
     def _copy(self, fd: int, before: os.stat_result, digest: str, label: str) -> Blob:
@@ -404,12 +412,12 @@ class Intake:
         buffer = self._buffer(CHUNK)[:CHUNK]
         incoming = self._backend.incoming(before.st_size)
         try:
-            while incoming.size <= before.st_size and (count := _read_into(fd, buffer)):
+            while incoming.size <= before.st_size and (count := read_into(fd, buffer)):
                 state.update(buffer[:count])
                 incoming.write(buffer[:count])
-            _check_unchanged(fd, before, label)
+            check_unchanged(fd, before, label)
             if state.hexdigest() != digest:
-                raise _changed(label)
+                raise changed(label)
         except BaseException:
             incoming.discard()
             raise
@@ -421,25 +429,3 @@ def _next_of(stream: BinaryIO) -> bytes:
     if chunk is None:
         raise StorageIOError("the stream has nothing to read yet, which is not its end: give a blocking one")
     return chunk
-
-
-def _read_into(fd: int, buffer: memoryview) -> int:
-    if hasattr(os, "readv"):
-        return os.readv(fd, [buffer])
-    data = os.read(fd, len(buffer))
-    buffer[: len(data)] = data
-    return len(data)
-
-
-def _check_unchanged(fd: int, before: os.stat_result, label: str) -> None:
-    after = os.fstat(fd)
-    if (after.st_size, after.st_mtime_ns, after.st_ctime_ns) != (
-        before.st_size,
-        before.st_mtime_ns,
-        before.st_ctime_ns,
-    ):
-        raise _changed(label)
-
-
-def _changed(label: str) -> StorageIOError:
-    return StorageIOError(f"{label} changed while it was read: let its writer end, then run this again")

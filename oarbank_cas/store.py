@@ -19,10 +19,11 @@ from oarbank_cas.errors import (
     UnavailableError,
 )
 from oarbank_cas.gc.hits import HitRecorder
-from oarbank_cas.intake import Intake, PathSource
+from oarbank_cas.intake import Intake
 from oarbank_cas.lookups import Lookup, Lookups
 from oarbank_cas.pins import Pins
 from oarbank_cas.results import MAX_INLINE_KB, Origin, Recorded, Results
+from oarbank_cas.sources import PathSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -19,7 +19,7 @@ LAYERS = [
     {"absent"},
     {"entry", "descriptor", "presence"},
     {"blobs"},
-    {"intake"},
+    {"sources", "intake_worker", "intake_pool", "intake"},
     {"lookups"},
     {"results", "pins"},
     {"gc", "agent"},

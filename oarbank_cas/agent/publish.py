@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from oarbank_cas.agent.workdir import Folder, LocalSource
-from oarbank_cas.contracts.recordable import Recordable, check_inline, check_recordable
+from oarbank_cas.contracts.recordable import Recordable, check_inline, rewritten
 from oarbank_cas.contracts.rewrite import find_uploads, payload_size, replace_locals
 from oarbank_cas.entry import MAX_ENVELOPE
 from oarbank_cas.errors import InvalidInputError
-from oarbank_cas.intake import Intake, PathSource
+from oarbank_cas.intake import Intake
 from oarbank_cas.results import Recorded
+from oarbank_cas.sources import PathSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.blobs import Blob, Blobs
-    from oarbank_cas.intake import Source
     from oarbank_cas.results import Origin, Results
+    from oarbank_cas.sources import Source
 
 RESULT = "result.json"
 """The envelope's name in a work directory."""
@@ -137,18 +138,19 @@ class Publisher:
         max_inline_kb: int,
         progress: Callable[[int], None] | None,
     ) -> tuple[Recordable, Uploaded]:
-        from oarbank_cas.contracts.envelopes import parse_result  # see `check_recordable`
+        # Building the models takes longer than a whole lookup, which needs none of them.
+        from oarbank_cas.contracts.envelopes import parse_result
 
         source = LocalSource(folder, RESULT) if result is None else PathSource(os.fspath(result))
         data = read_document(source)
         scan = find_uploads(parse_result(data, source.label).text, source.label)
         check_inline(payload_size(scan), max_inline_kb, source.label)
         sources = [LocalSource(folder, upload.local) for upload in scan.uploads]
-        for each in sources:
-            folder.check_file(each.local)
+        folder.check_files([each.local for each in sources])
         blobs = intake.add_files(sources, progress)
+        intake.settle()
         text = replace_locals(scan, [(blob.digest, blob.size) for blob in blobs], source.label)
-        checked = check_recordable(text.encode(), max_inline_kb=max_inline_kb, where=source.label)
+        checked = rewritten(text.encode(), source.label)
         self._results.require(intake, checked)
         return checked, _told(checked, blobs)
 

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self, TypeVar
@@ -26,6 +26,7 @@ _READ = (
 )
 _MAX_LINKS = 8
 _KEPT_FOLDERS = 64
+_MANY_IN_A_FOLDER = 20
 _T = TypeVar("_T")
 HAS_DIR_FD = os.open in os.supports_dir_fd and os.mkdir in os.supports_dir_fd
 
@@ -177,6 +178,36 @@ class Folder:
         """
         self._act_on(local, _check_regular)
 
+    def check_files(self, locals_: Sequence[str]) -> None:
+        """Like `check_file` for each, in order; a directory with many of them is read once.
+
+        Raises:
+            InvalidInputError: as `open_file`, for the first that is refused.
+        """
+        folders: dict[str, int] = {}
+        for local in locals_:
+            folder = local.rpartition("/")[0]
+            folders[folder] = folders.get(folder, 0) + 1
+        regular = {
+            folder: self._regular_files(folder) for folder, count in folders.items() if count >= _MANY_IN_A_FOLDER
+        }
+        for local in locals_:
+            folder, _, name = local.rpartition("/")
+            if name not in regular.get(folder, ()):
+                self.check_file(local)
+
+    def _regular_files(self, directory: str) -> set[str]:
+        """The regular files in a directory, as far as its listing tells; none where it is not to be read."""
+        if self.fd is None:
+            return set()
+        try:
+            with self._reached(directory.split("/") if directory else [], directory) as folder:
+                assert folder.fd is not None
+                with os.scandir(folder.fd) as found:
+                    return {each.name for each in found if each.is_file(follow_symlinks=False)}
+        except (OSError, InvalidInputError):
+            return set()
+
     def _act_on(self, local: str, act: Callable[[Folder, str, str, os.stat_result], _T]) -> _T:
         path = local
         for _ in range(_MAX_LINKS):
@@ -281,3 +312,8 @@ class LocalSource:
     def open(self) -> int:
         """A descriptor of the regular file; see `Folder.open_file`."""
         return self.workdir.open_file(self.local)
+
+    def place(self) -> tuple[int | None, str]:
+        """See `PlacedSource.place`."""
+        fd = self.workdir.fd
+        return (None, os.path.join(self.workdir.path, self.local)) if fd is None else (fd, self.local)

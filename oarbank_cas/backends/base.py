@@ -73,6 +73,19 @@ class Incoming(ABC):
         """Throw the bytes away. Harmless after a commit, or when repeated."""
 
 
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Where other processes of this machine may write bytes on their way into the store.
+
+    Attributes:
+        root: what the path of an object begins with; its name follows.
+        scratch: what the path of a temporary begins with, never given out before; any text without a separator follows.
+    """
+
+    root: str
+    scratch: str
+
+
 class Reader(ABC):
     """An object opened for reading: always the incarnation that was opened, whatever happens to its name meanwhile."""
 
@@ -152,6 +165,20 @@ class Backend(ABC):
     @abstractmethod
     def incoming(self, size_hint: int | None = None) -> Incoming:
         """A place for new bytes; about `size_hint` of them, where known."""
+
+    def workshop(self) -> Workshop | None:
+        """Where other processes may write temporaries for `adopt`; None where they cannot help."""
+        return None
+
+    def adopt(self, path: str, size: int) -> Incoming:
+        """Take a whole temporary that another process wrote in the `workshop`.
+
+        Args:
+            path: where it is.
+            size: its bytes.
+        """
+        del size
+        raise UnsupportedError(f"{self.where} has no use for the file {path}")
 
     @abstractmethod
     def commit(self, items: Sequence[tuple[str, Incoming]]) -> list[ObjectStat | None]:

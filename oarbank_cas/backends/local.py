@@ -20,15 +20,14 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from oarbank_cas.backends import local_walk, oscalls, scratch
-from oarbank_cas.backends.base import Backend, Incoming, ObjectStat, Reader
+from oarbank_cas.backends import local_create, local_walk, oscalls, scratch
+from oarbank_cas.backends.base import Backend, Incoming, ObjectStat, Reader, Workshop
 from oarbank_cas.backends.local_files import LocalIncoming, LocalReader, object_stat
-from oarbank_cas.backends.local_place import FEW, READ, TRIES, Place
+from oarbank_cas.backends.local_place import FEW, READ, Place
 from oarbank_cas.errors import (
     ConflictError,
     CorruptError,
     NotFoundError,
-    StorageIOError,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class LocalBackend(Backend):
 
     # -- writing
 
-    def incoming(self, size_hint: int | None = None) -> Incoming:
+    def incoming(self, size_hint: int | None = None) -> LocalIncoming:
         """See `Backend.incoming`."""
         del size_hint
         own = self._place.own()
@@ -153,71 +152,39 @@ class LocalBackend(Backend):
         except OSError as error:
             self._place.raise_for(error, "tmp")
 
+    def workshop(self) -> Workshop | None:
+        """See `Backend.workshop`. Without a flush for all at once each file is flushed by whoever wrote it."""
+        return Workshop(self._place.path(""), self._place.own().new_path()) if self._place.group_flush else None
+
+    def adopt(self, path: str, size: int) -> Incoming:
+        """See `Backend.adopt`."""
+        return LocalIncoming(self._place, path, whole=size)
+
     def commit(self, items: Sequence[tuple[str, Incoming]]) -> list[ObjectStat | None]:
         """See `Backend.commit`."""
-        if not items:
-            return []
-        try:
-            pieces = [(name, _local(incoming)) for name, incoming in items]
-            self._place.check_there()
-            self._flush_bytes([piece for _, piece in pieces])
-            changed: set[str] = set()
-            stats = [self._create(name, piece, changed) for name, piece in pieces]
-            self._place.flush_names(changed)
-        except OSError as error:
-            self._place.raise_for(error, items[0][0])
-        finally:
-            for _, incoming in items:
-                incoming.discard()
-        return stats
+        return local_create.create_all(self._place, _local(items), local_create.create_told)
 
-    def _flush_bytes(self, pieces: Sequence[LocalIncoming]) -> None:
-        for piece in pieces:
-            piece.finish()
-        self._place.flush_bytes([piece.path for piece in pieces])
-
-    def _create(self, name: str, piece: LocalIncoming, changed: set[str]) -> ObjectStat | None:
-        path = self._place.path(name)
-        changed.update(self._place.not_yet_durable(os.path.dirname(path)))
-        for _ in range(TRIES):
-            try:
-                oscalls.rename_new(piece.path, path)
-            except FileNotFoundError:
-                if not os.path.exists(piece.path):
-                    self._place.check_there()
-                    raise StorageIOError(f"{self.where}: a temporary file was removed; run this again") from None
-                changed.update(self._place.make_parents(path))
-            except FileExistsError:
-                return None
-            else:
-                piece.placed = True
-                return self._stat_new(name, path, piece)
-        raise StorageIOError(f"the directory of {path} cannot be made: is it a link to nowhere?")
-
-    def _stat_new(self, name: str, path: str, piece: LocalIncoming) -> ObjectStat:
-        with contextlib.suppress(FileNotFoundError):
-            if sys.platform == "win32":
-                os.utime(path)
-            st = os.lstat(path)
-            if st.st_ino == piece.inode:
-                return object_stat(name, st)
-        # Another took it away, or put its own there, since it was made.
-        return ObjectStat(name, piece.size, self._place.own().clock(), f"gone-{piece.inode:x}")
+    def create_many(self, items: Sequence[tuple[str, Incoming]]) -> list[bool]:
+        """See `Backend.create_many`."""
+        return local_create.create_all(self._place, _local(items), local_create.create)
 
     def replace(self, name: str, incoming: Incoming, expected: str) -> ObjectStat | None:
         """See `Backend.replace`."""
-        piece = _local(incoming)
+        [(_, piece)] = _local([(name, incoming)])
         path = self._place.path(name)
         try:
-            self._flush_bytes([piece])
+            local_create.flush_bytes(self._place, [piece])
             with self._place.locked(name):
                 standing = self.stat(name)
                 if standing is None or standing.validator != expected:
                     return None
                 _outlive(piece.path, os.lstat(path).st_ctime_ns)
+                inode = piece.inode()
                 oscalls.replace(piece.path, path)
                 piece.placed = True
-                stat = self._stat_new(name, path, piece)
+                if sys.platform == "win32":
+                    os.utime(path)
+                stat = local_create.stat_new(self._place, name, piece, inode)
             self._place.flush_names(set(self._place.not_yet_durable(os.path.dirname(path))))
         except OSError as error:
             self._place.raise_for(error, name)
@@ -276,7 +243,7 @@ class LocalBackend(Backend):
         with self.open(name) as reader:
             piece = self.incoming(reader.stat.size)
             try:
-                if self.clone(name, _descriptor(piece)):
+                if self.clone(name, piece.descriptor()):
                     piece.size = reader.stat.size
                 else:
                     while chunk := reader.read(2**20):
@@ -376,15 +343,12 @@ class LocalBackend(Backend):
         self._place.close()
 
 
-def _local(incoming: Incoming) -> LocalIncoming:
-    assert isinstance(incoming, LocalIncoming)
-    return incoming
-
-
-def _descriptor(incoming: Incoming) -> int:
-    fd = _local(incoming)._fd  # noqa: SLF001 - one module
-    assert fd is not None
-    return fd
+def _local(items: Sequence[tuple[str, Incoming]]) -> list[tuple[str, LocalIncoming]]:
+    pieces = []
+    for name, incoming in items:
+        assert isinstance(incoming, LocalIncoming)
+        pieces.append((name, incoming))
+    return pieces
 
 
 def _outlive(path: str, ctime_ns: int) -> None:

@@ -20,18 +20,35 @@ _EARLY_WRITEBACK = 8 * 2**20
 
 
 class LocalIncoming(Incoming):
-    """Bytes in a temporary file: `path`, of inode `inode`; `placed` once that has got its final name."""
+    """Bytes in a temporary file: `path`; `placed` once that has got its final name.
 
-    __slots__ = ("_fd", "_place", "_written_back", "inode", "path", "placed", "size")
+    Args:
+        place: the store's directory.
+        path: of the file, which is made.
+        whole: the size of a file that is there already, written whole by another process.
+    """
 
-    def __init__(self, place: Place, path: str) -> None:
+    __slots__ = ("_fd", "_place", "_written_back", "path", "placed", "size")
+
+    def __init__(self, place: Place, path: str, whole: int | None = None) -> None:
         self._place = place
-        self._fd: int | None = os.open(path, _CREATE, _READ_ONLY)
+        self._fd = os.open(path, _CREATE, _READ_ONLY) if whole is None else None
         self._written_back = 0
-        self.inode = os.fstat(self._fd).st_ino
         self.path = path
         self.placed = False
-        self.size = 0
+        self.size = whole or 0
+
+    def inode(self) -> int:
+        """The file's inode; 0 where somebody took it away."""
+        try:
+            return os.lstat(self.path).st_ino
+        except FileNotFoundError:
+            return 0
+
+    def descriptor(self) -> int:
+        """The open file, before `finish`."""
+        assert self._fd is not None
+        return self._fd
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """See `Incoming.write`."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oarbank_cas.contracts.canonical import digest_of
+from oarbank_cas.contracts.canonical import digest_of, parse_json
 from oarbank_cas.contracts.manifest import dataset_id, manifest_bytes
 from oarbank_cas.contracts.references import artifact_files, references
 from oarbank_cas.contracts.rewrite import find_uploads, payload_size
@@ -54,9 +54,30 @@ def check_recordable(envelope: bytes, *, max_inline_kb: int | None, where: str =
             f"{left.local!r} is still local: upload it first (publish does)", f"{where}: {left.where}"
         )
     check_inline(payload_size(scan), max_inline_kb, where)
-    manifests = {name: manifest_bytes(files) for name, files in artifact_files(parsed.document).items()}
+    return _recordable(envelope, parsed.document)
+
+
+def rewritten(envelope: bytes, where: str = "result envelope") -> Recordable:
+    """Take an envelope that was checked as the runner wrote it, and in which each `local` was then replaced.
+
+    The models are not built again: they see no more of the change than a digest and a size, both well-formed.
+
+    Args:
+        envelope: the bytes that `replace_locals` made.
+        where: what it is called in errors.
+
+    Raises:
+        InvalidInputError: it names one blob with two sizes, or an artifact needs too large a manifest.
+    """
+    document = parse_json(envelope, where=where, big_integers=True)
+    assert isinstance(document, dict)
+    return _recordable(envelope, document)
+
+
+def _recordable(envelope: bytes, document: Mapping[str, Any]) -> Recordable:
+    manifests = {name: manifest_bytes(files) for name, files in artifact_files(document).items()}
     datasets = {name: dataset_id(digest_of(manifest)) for name, manifest in manifests.items()}
-    return Recordable(envelope, parsed.document, references(parsed.document), manifests, datasets)
+    return Recordable(envelope, document, references(document), manifests, datasets)
 
 
 def check_inline(payload_size: int, max_inline_kb: int | None, where: str) -> None:

@@ -22,6 +22,11 @@ _COLON: Final = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
 _NEXT: Final = re.compile(r"[ \t\n\r]*([,\]}])[ \t\n\r]*")
 # A whole key without escapes, with its colon: what nearly every member starts with.
 _PLAIN_KEY: Final = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*')
+# A whole file as nearly every runner writes it, in one step; anything else is read member by member.
+_PLAIN_FILE: Final = re.compile(
+    r'\{[ \t\n\r]*"path"[ \t\n\r]*:[ \t\n\r]*"[^"\\\x00-\x1f]*"([ \t\n\r]*,[ \t\n\r]*)'
+    r'"local"([ \t\n\r]*:[ \t\n\r]*)"([^"\\\x00-\x1f]*)"[ \t\n\r]*\}'
+)
 _SCALAR: Final = re.compile(r"null|true|false|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _SIZE: Final = re.compile(r"-?[0-9]{1,17}")
 
@@ -238,7 +243,12 @@ class _Scanner:
             return position + 1
         index = 0
         while True:
-            end = self._value(position, f"{path}[{index}]", depth + 1)
+            plain = _PLAIN_FILE.match(self._text, position)
+            if plain is not None:
+                self._check_depth(depth + 1)
+                end = self._plain_file(plain, f"{path}[{index}]")
+            else:
+                end = self._value(position, f"{path}[{index}]", depth + 1)
             closes, _, position = self._next(end, "]")
             if closes:
                 return position
@@ -274,6 +284,13 @@ class _Scanner:
         if "local" in known and known["local"].is_string:
             self._upload(path, seen, known, (local_before, local_after))
         return after
+
+    def _plain_file(self, match: re.Match[str], path: str) -> int:
+        gap, local = match.span(1), match[3]
+        check_portable_path(local, f"{within(self._where, path)}.local")
+        member = _Member(gap[1], match.start(2), match.end(2), match.end(3) + 1, local, is_string=True)
+        self._found.append((Upload(local, None, None, path), _Target(member, None, None, match[2], gap, None)))
+        return match.end()
 
     def _member(self, start: int, key_end: int, value_start: int) -> _Member:
         if self._text[value_start : value_start + 1] == '"':

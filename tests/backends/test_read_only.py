@@ -18,6 +18,7 @@ READS = {
 }
 CHANGES = {
     "incoming": lambda b: b.incoming(),
+    "adopt": lambda b: b.adopt("file", 1),
     "commit": lambda b: b.commit([("x/b", None)]),
     "create_many": lambda b: b.create_many([("x/b", None)]),
     "replace": lambda b: b.replace("x/a", None, b.stat("x/a").validator),
@@ -32,7 +33,7 @@ CHANGES = {
     "touch_many": lambda b: b.touch_many(["x/a"]),
     "sweep": lambda b: b.sweep(),
 }
-HARMLESS = {"grant_read", "now", "open", "flush", "clone", "close"}
+HARMLESS = {"grant_read", "workshop", "now", "open", "flush", "clone", "close"}
 
 
 @pytest.fixture

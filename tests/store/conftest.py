@@ -13,9 +13,10 @@ from oarbank_cas import layout
 from oarbank_cas.backends.local import LocalBackend
 from oarbank_cas.backends.memory import MemoryBackend
 from oarbank_cas.blobs import Blobs
-from oarbank_cas.intake import Intake, PathSource
+from oarbank_cas.intake import Intake
 from oarbank_cas.lookups import Lookups
 from oarbank_cas.results import Origin, Results
+from oarbank_cas.sources import PathSource
 
 SESSION_S = 3600
 

@@ -13,7 +13,7 @@ import pytest
 from oarbank_cas import intake as intake_module
 from oarbank_cas import layout
 from oarbank_cas.errors import InvalidInputError, StorageIOError, UnavailableError
-from oarbank_cas.intake import PathSource
+from oarbank_cas.sources import PathSource
 
 WRITES = {"incoming", "commit", "replace", "delete", "copy", "rename", "touch"}
 SIZES = [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 8 * 2**20, 9 * 2**20 + 7]
@@ -336,7 +336,7 @@ class TestASourceThatChanges:
         self, store, tmp_path, monkeypatch, small_limits
     ):
         (tmp_path / "file").write_bytes(content(5 * 2**20))
-        monkeypatch.setattr(intake_module, "_check_unchanged", lambda *_: None)
+        monkeypatch.setattr(intake_module, "check_unchanged", lambda *_: None)
         source = Changing(tmp_path / "file", 6, rewrite)
         source.install(monkeypatch)
         with store.intake() as intake, pytest.raises(StorageIOError, match="the source changed"):

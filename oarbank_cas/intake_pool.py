@@ -1,0 +1,140 @@
+"""Many small files on all cores: other processes read, hash and write them, since the interpreter is most of the work.
+
+Threads of one interpreter take turns; for a file of a few KiB a turn costs more than the file. A process that cannot be
+started, or dies, is no error: its files are the caller's to put.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Self
+
+from oarbank_cas import intake_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from oarbank_cas.intake_worker import Taken
+    from oarbank_cas.sources import PlacedSource
+
+FEWEST = 1000
+"""Files from which the processes are worth their start."""
+
+_BATCH = 200
+_MOST_WORKERS = 8
+
+
+def is_possible() -> bool:
+    """Whether other processes can help here."""
+    return (
+        sys.platform == "linux"
+        and bool(sys.executable)
+        and os.path.isfile(intake_worker.__file__)
+        and len(os.sched_getaffinity(0)) > 1
+    )
+
+
+class IntakePool:
+    """Processes that take small files into one store's temporaries. Leaving it as a context manager ends them.
+
+    Args:
+        blobs: see `Worker`.
+        scratch: what the path of a temporary begins with, used by nobody else.
+        most: bytes that a file may have to be taken.
+        tops: descriptors of the directories that the files are in.
+    """
+
+    def __init__(self, blobs: str, scratch: str, most: int, tops: Sequence[int]) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for number in range(min(len(os.sched_getaffinity(0)), _MOST_WORKERS)):
+            with contextlib.suppress(OSError):
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", intake_worker.__file__],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=tops,
+                    start_new_session=True,  # an interrupt is the caller's; these end with their input
+                )
+                self._processes.append(process)
+                assert process.stdin is not None
+                intake_worker.send(process.stdin, (blobs, f"{scratch}-{number}-", most))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    assert stream is not None
+                    stream.close()
+        for process in self._processes:
+            process.wait()
+
+    def take(self, sources: Sequence[PlacedSource], use: Callable[[int, Taken], None]) -> list[int]:
+        """Take these files, as far as that goes.
+
+        Args:
+            sources: the files.
+            use: called from several threads with a file's index and what became of it.
+
+        Returns:
+            The indices of files that the caller must put, in order.
+        """
+        left: list[int] = []
+        batches = _Batches(len(sources))
+
+        def drive(process: subprocess.Popen[bytes]) -> None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for batch in batches:
+                try:
+                    intake_worker.send(process.stdin, [sources[index].place() for index in batch])
+                    answers = intake_worker.receive(process.stdout)
+                except (OSError, EOFError):
+                    left.extend(batch)
+                    return
+                for index, taken in zip(batch, answers, strict=True):  # type: ignore[call-overload]
+                    if taken is None:
+                        left.append(index)
+                    else:
+                        use(index, taken)
+
+        with ThreadPoolExecutor(len(self._processes) or 1, thread_name_prefix="oarbank-cas-intake") as pool:
+            drivers = [pool.submit(drive, process) for process in self._processes]
+            try:
+                for driver in drivers:
+                    driver.result()
+            except BaseException:
+                batches.stop()
+                raise
+        for batch in batches:  # nobody was left to take them
+            left.extend(batch)
+        return sorted(left)
+
+
+class _Batches:
+    """Ranges of indices, handed out once each, to many threads."""
+
+    def __init__(self, count: int) -> None:
+        self._starts = iter(range(0, count, _BATCH))
+        self._count = count
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[range]:
+        while True:
+            with self._lock:
+                start = next(self._starts, None)
+            if start is None:
+                return
+            yield range(start, min(start + _BATCH, self._count))
+
+    def stop(self) -> None:
+        with self._lock:
+            self._starts = iter(range(0))
