@@ -64,7 +64,7 @@ _REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "Illeg
 _SKEW = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture"})
 _ABSENT = frozenset({"NoSuchKey", "NotFound", "404", "NoSuchVersion"})
 _UNSUPPORTED = frozenset({"NotImplemented", "MethodNotAllowed", "XNotImplemented"})
-_LOST = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_LOST = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "ConcurrentModification", "412", "409"})
 
 
 @dataclass(frozen=True, slots=True)

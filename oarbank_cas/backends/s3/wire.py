@@ -40,10 +40,14 @@ class Wire:
         place: the bucket and the store's prefix in it.
         options: the user's.
         retry: how calls are tried again.
+        read_s: seconds for which a server may say nothing.
     """
 
-    def __init__(self, place: Place, options: S3Options, retry: Retry | None = None) -> None:
+    def __init__(
+        self, place: Place, options: S3Options, retry: Retry | None = None, *, read_s: float = _READ_S
+    ) -> None:
         self.place = place
+        self._read_s = read_s
         self.options = options
         self.retry = retry or Retry()
         self.where = place.url
@@ -55,11 +59,11 @@ class Wire:
                 "verify": options.ca_bundle,
             }
             style: str = options.addressing_style
-            self.client: Any = session.client("s3", **made, config=_config(options, style))
+            self.client: Any = session.client("s3", **made, config=_config(options, style, read_s))
             if style == "auto" and _is_aws(self.client) and "." not in place.bucket:
                 # Left to itself the client signs URLs for AWS's global name, and not for the bucket's region.
                 self.client.close()
-                self.client = session.client("s3", **made, config=_config(options, "virtual"))
+                self.client = session.client("s3", **made, config=_config(options, "virtual", read_s))
             self._credentials = session.get_credentials()
         except failures.CLIENT_ERRORS as error:
             raise failures.translate(failures.judge(error), "the client", self.where, 1, 0) from None
@@ -119,7 +123,7 @@ class Wire:
             if self._raw is None:
                 verify: bool | str = self.options.ca_bundle or True
                 self._raw = httpsession.URLLib3Session(
-                    verify=verify, timeout=(_CONNECT_S, _READ_S), max_pool_connections=self.options.max_requests
+                    verify=verify, timeout=(_CONNECT_S, self._read_s), max_pool_connections=self.options.max_requests
                 )
         return self._raw.send(awsrequest.AWSRequest(method, url, headers, body).prepare())
 
@@ -130,10 +134,10 @@ class Wire:
             self._raw.close()
 
 
-def _config(options: S3Options, style: str) -> Config:
+def _config(options: S3Options, style: str, read_s: float) -> Config:
     return Config(
         connect_timeout=_CONNECT_S,
-        read_timeout=_READ_S,
+        read_timeout=read_s,
         max_pool_connections=options.max_requests + 8,
         signature_version="s3v4",
         retries={"total_max_attempts": 1},  # tried again here, where it is known what a lost answer means
