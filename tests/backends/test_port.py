@@ -267,6 +267,8 @@ class TestIdentity:
                 lambda name=name, expected=expected: swap(backend, name, b"two", expected),
                 lambda name=name, expected=expected: backend.delete(name, expected),
             )
+            if not backend.telling_delete:
+                done = [done[0], done[1] or done[3], done[2]]
             assert sum(map(bool, done)) == 1
 
 

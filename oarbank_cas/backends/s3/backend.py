@@ -75,6 +75,7 @@ class S3Backend(Backend):
         self.capabilities = capabilities
         self.expiring_delete = capabilities.expiring_delete
         self.exclusive = capabilities.create_if_absent and capabilities.replace_if_match
+        self.telling_delete = capabilities.delete_if_match and capabilities.delete_tells
         self.requests_at_once = wire.options.max_requests
         self._sentinel = sentinel
         self._putter = Putter(wire, capabilities, multipart_above, part_size)
@@ -232,8 +233,11 @@ class S3Backend(Backend):
                     Key=self.wire.key(name),
                 )
             except be.ClientError as error:
-                if not failures.is_lost(error) and not failures.is_absent(error):
+                absent = failures.is_absent(error)
+                if not absent and not failures.is_lost(error):
                     raise
+                if not absent and not condition:
+                    raise failures.BrokenAnswerError from None  # another's request was under way: nothing was removed
                 # Gone after an answer was lost: by us, or by one who wanted the same.
                 return attempt.may_have_acted and reading.head(self.wire, name) is None
             return True
@@ -304,6 +308,7 @@ class S3Backend(Backend):
         """See `Backend.grant_create`. Where the server ignores checksums other bytes can be put: `doctor` says so."""
         headers = {
             **self.wire.stored_headers(),
+            "content-type": "application/octet-stream",  # a client's own, unsigned, is refused by some servers
             "if-none-match": "*",
             "x-amz-checksum-sha256": checksum_of(sha256),
             "x-amz-sdk-checksum-algorithm": "SHA256",

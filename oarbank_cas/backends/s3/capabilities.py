@@ -25,6 +25,7 @@ class Capabilities:
         create_if_absent: `If-None-Match: *` on a put; of several at once exactly one wins.
         replace_if_match: `If-Match` on a put.
         delete_if_match: `If-Match` on a delete.
+        delete_tells: such a delete of what is gone is refused, and not answered as done.
         copy_if_absent: `If-None-Match: *` on a copy.
         complete_if_absent: `If-None-Match: *` on the end of a multipart upload.
         batch_delete: removes many objects by one request.
@@ -42,6 +43,7 @@ class Capabilities:
     create_if_absent: bool = False
     replace_if_match: bool = False
     delete_if_match: bool = False
+    delete_tells: bool = False
     copy_if_absent: bool = False
     complete_if_absent: bool = False
     batch_delete: bool = False

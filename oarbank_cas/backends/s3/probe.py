@@ -93,6 +93,7 @@ class Probe:
             ("create_if_absent", f"creates only what is absent, one of {_RACERS} at once", self._create_if_absent),
             ("replace_if_match", "replaces only what is expected", self._replace_if_match),
             ("delete_if_match", "removes only what is expected", self._delete_if_match),
+            ("delete_tells", "says so where that is gone", self._delete_tells),
             ("copy_if_absent", "copies only to what is absent", self._copy_if_absent),
             ("multipart", "takes an object in parts", self._multipart),
             ("complete_if_absent", "ends an upload in parts only where absent", self._complete_if_absent),
@@ -235,6 +236,10 @@ class Probe:
             return False
         self._client.delete_object(**self._name("delete"), IfMatch=etag)
         return self._etag("delete") is None
+
+    def _delete_tells(self) -> bool:
+        wrong = '"0123456789abcdef0123456789abcdef"'
+        return self._refused(lambda: self._client.delete_object(**self._name("delete-gone"), IfMatch=wrong))
 
     def _copy(self, source: str, to: str, **more: Any) -> Any:  # noqa: ANN401 - the client's document
         place = {"Bucket": self._wire.place.bucket, "Key": self._wire.key(self._folder + source)}
