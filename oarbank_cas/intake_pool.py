@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
@@ -100,11 +101,16 @@ class IntakePool:
                 except (OSError, EOFError):
                     left.extend(batch)
                     return
-                for index, taken in zip(batch, answers, strict=True):  # type: ignore[call-overload]
-                    if taken is None:
-                        left.append(index)
-                    else:
-                        use(index, taken)
+                waiting = deque(zip(batch, answers, strict=True))  # type: ignore[call-overload]
+                try:
+                    while waiting:
+                        index, taken = waiting.popleft()
+                        if taken is None:
+                            left.append(index)
+                        else:
+                            use(index, taken)
+                finally:
+                    _remove([taken[2] for _, taken in waiting if taken is not None])
 
         with ThreadPoolExecutor(len(self._processes) or 1, thread_name_prefix="oarbank-cas-intake") as pool:
             drivers = [pool.submit(drive, process) for process in self._processes]
@@ -117,6 +123,12 @@ class IntakePool:
         for batch in batches:  # nobody was left to take them
             left.extend(batch)
         return sorted(left)
+
+
+def _remove(temporaries: Sequence[str]) -> None:
+    for path in filter(None, temporaries):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 class _Batches:

@@ -2,12 +2,15 @@
 
 import hashlib
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oarbank_cas.contracts import recordable, rewrite
 from oarbank_cas.contracts.canonical import MAX_DEPTH, parse_json
+from oarbank_cas.contracts.envelopes import parse_result
 from oarbank_cas.contracts.rewrite import Upload, find_uploads, payload_size, replace_locals
 from oarbank_cas.errors import InvalidInputError
 
@@ -402,3 +405,56 @@ def test_any_text_gives_a_scan_or_one_kind_of_error(inner):
         return
     assert json.loads(text) is not None
     assert replace_locals(scan, [(A, 1) for _ in scan.uploads]) is not None
+
+
+PLAIN = [
+    '{{"path": "{}", "local": "{}"}}',
+    '{{ "path" :\n"{}" ,\t"local":"{}" }}',
+    '{{"path":"{}","local":"{}"}}',
+    '{{"local": "{1}", "path": "{0}"}}',
+    '{{"path": "{}", "local": "{}", "size": null}}',
+    '{{"path": "{}", "p\\u0061th": "again", "local": "{}"}}',
+    '{{"path": "{}", "local": {{"local": "{}"}}}}',
+    '{{"path": "{}\\n", "local": "a{}"}}',
+    '{{"path": "{}", "local": "sp ace/{}"}}',
+    '["{}", "{}"]',
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLAIN), st.sampled_from(["a", "b/c", "../d", "e\\u0066", ""])), max_size=8))
+def test_a_plain_file_is_read_as_any_other_object(files):
+    """The short way for what nearly every runner writes finds and refuses what the long way does."""
+    text = '{"artifacts": [{"files": [' + ", ".join(form.format("p", name) for form, name in files) + "]}]}"
+    outcomes = []
+    for pattern in (rewrite._PLAIN_FILE, re.compile("(?!)")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rewrite, "_PLAIN_FILE", pattern)
+            try:
+                outcomes.append(find_uploads(text, "doc"))
+            except InvalidInputError as error:
+                outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+FILES = st.lists(
+    st.fixed_dictionaries(
+        {"local": st.sampled_from(["a", "b/c", "d"])},
+        optional={"digest": st.none(), "size": st.none(), "thumbnail": st.just({"local": "t", "size": None})},
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(FILES, st.fixed_dictionaries({}, optional={"note": st.just({"local": "n"}), "local": st.just("of an artifact")}))
+def test_what_was_checked_before_is_recordable_after(files, more):
+    """Replacing every `local` leaves an envelope that recording accepts, and takes for the same."""
+    listed = [{"path": f"p{index}", **file} for index, file in enumerate(files)]
+    more = {name: value for name, value in more.items() if name != "local"} | (
+        {"local": "of/an/artifact"} if "local" in more else {}
+    )
+    artifacts = [{"name": "out", "files": listed, **more}]
+    text = json.dumps({"schema": "a.b/result@1", "module_version": "1.0.0", "payload": {}, "artifacts": artifacts})
+    scan = find_uploads(parse_result(text).text)
+    envelope = replace_locals(scan, [uploaded(upload.local) for upload in scan.uploads]).encode()
+    assert recordable.rewritten(envelope) == recordable.check_recordable(envelope, max_inline_kb=None)
