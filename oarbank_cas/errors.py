@@ -88,3 +88,9 @@ class BusyError(CasError):
     """Someone else is at it; try again later."""
 
     exit_code = 75
+
+
+class CacheError(CasError):
+    """The local cache cannot be used. Reads that meet it go straight to the store; only `cache` commands end with it."""
+
+    exit_code = 74

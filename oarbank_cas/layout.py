@@ -9,6 +9,9 @@ FORMAT = 1
 """The layout's version. A store of a newer one is refused."""
 
 DESCRIPTOR = "oarbank-cas.json"
+CACHE_DESCRIPTOR = "oarbank-cas-cache.json"
+"""What a local cache has in the place of a descriptor, so that nobody takes one for a store."""
+
 BLOBS = "blobs/"
 FOSSILS = "fossils/"
 RESULTS = "results/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Self
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 from oarbank_cas import descriptor as descriptors
 from oarbank_cas import instants, layout, opening
 from oarbank_cas.agent.publish import Published, Publisher, Uploaded
-from oarbank_cas.agent.stage import Mounted, Resolver, Stager
 from oarbank_cas.backends.readonly import ReadOnlyBackend
 from oarbank_cas.blobs import Blob, BlobReader, Blobs
 from oarbank_cas.errors import (
@@ -28,10 +28,14 @@ from oarbank_cas.sources import PathSource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from oarbank_cas.agent.checking import ChangedInput
+    from oarbank_cas.agent.stage import Mounted, Resolver, Stager
     from oarbank_cas.attempt.publishing import PublishedSeal
     from oarbank_cas.attempt.view import AttemptView
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.backends.s3.options import S3Options
+    from oarbank_cas.cache.cache import Cache
+    from oarbank_cas.cache.carrying import Placement
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.copying import Options as CopyOptions
     from oarbank_cas.copying import Report as CopyReport
@@ -57,31 +61,45 @@ class Store:
     Args:
         backend: its storage.
         descriptor: what it says of itself.
+        cache: this machine's cache, or None. Readers' blobs come through it; whatever decides by what the store itself
+            has does not ask it.
     """
 
-    def __init__(self, backend: Backend, descriptor: Descriptor) -> None:
+    def __init__(self, backend: Backend, descriptor: Descriptor, cache: Cache | None = None) -> None:
         self.backend = backend
         self.descriptor = descriptor
+        self.cache = cache
         self.blobs = Blobs(backend, descriptor.session_s)
+        self.reads = _read_through(self.blobs, backend, descriptor, cache) if cache is not None else self.blobs
         self.lookups = Lookups(backend, self.blobs, descriptor.session_s)
         self.results = Results(backend, self.blobs, self.lookups, descriptor.session_s)
         self._hits = HitRecorder(backend)
         self.lookups.on_hit = self._hits.note
-        self.blobs.on_gone = self.lookups.forget
+        self.blobs.on_gone = self.reads.on_gone = self.lookups.forget
         self.pins = Pins(backend, self.blobs, self.lookups, self.results, descriptor.session_s)
         self._publisher = Publisher(backend, self.blobs, self.results)
-        self._stager = Stager(self.blobs)
 
     # -- opening
 
     @classmethod
-    def open(cls, url: str | os.PathLike[str], read_only: bool = False, *, s3: S3Options | None = None) -> Self:
+    def open(
+        cls,
+        url: str | os.PathLike[str],
+        read_only: bool = False,
+        *,
+        s3: S3Options | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+    ) -> Self:
         """Open a store.
 
         Args:
             url: a directory's path, a `file:` URL, or `s3://bucket/prefix`.
             read_only: refuse every change.
             s3: options of a bucket; AWS's own settings where None.
+            cache: the directory of a local cache for what is read, made if absent; none where None. What is wrong with
+                it is logged as a warning (`oarbank_cas.cache`), and reads go straight to the store.
+            cache_bytes: bytes that the cache may hold; 20 GiB where None.
 
         Raises:
             UnavailableError: there is no store.
@@ -98,7 +116,8 @@ class Store:
             if isinstance(error, NotFoundError | UnavailableError):
                 raise opening.missing(backend.where, error) from error
             raise
-        return cls(ReadOnlyBackend(backend) if read_only else backend, descriptor)
+        kept = _open_cache(cache, cache_bytes) if cache is not None else None
+        return cls(ReadOnlyBackend(backend) if read_only else backend, descriptor, kept)
 
     @classmethod
     def init(
@@ -147,6 +166,8 @@ class Store:
     def close(self) -> None:
         """Give back what the store holds open, and remove its temporaries."""
         self._hits.close()
+        if self.cache is not None:
+            self.cache.close()
         self.backend.close()
 
     def __enter__(self) -> Self:
@@ -197,15 +218,15 @@ class Store:
         Raises:
             NotFoundError: it is absent.
         """
-        return self.blobs.open(digest)
+        return self.reads.open(digest)
 
     def get_bytes(self, digest: str, max_bytes: int | None = None) -> bytes:
         """A blob's verified bytes; see `Blobs.get_bytes`."""
-        return self.blobs.get_bytes(digest, max_bytes)
+        return self.reads.get_bytes(digest, max_bytes)
 
     def get_file(self, digest: str, path: str | os.PathLike[str]) -> int:
         """Write a blob's verified bytes to a file; see `Blobs.get_file`."""
-        return self.blobs.get_file(digest, path)
+        return self.reads.get_file(digest, path)
 
     def stat(self, digest: str) -> Blob | None:
         """Size and time of a blob, or None where it is absent."""
@@ -310,6 +331,12 @@ class Store:
 
     # -- jobs
 
+    @functools.cached_property
+    def _stager(self) -> Stager:
+        from oarbank_cas.agent.stage import Stager  # which most commands have no need of
+
+        return Stager(self.reads)
+
     def publish(
         self,
         key: str,
@@ -344,9 +371,16 @@ class Store:
         *,
         resolver: Resolver | None = None,
         progress: Progress | None = None,
+        placement: Placement = "auto",
     ) -> list[Mounted]:
         """Place a spec envelope's inputs and datasets; see `Stager.stage`."""
-        return self._stager.stage(spec, workdir, resolver, progress)
+        return self._stager.stage(spec, workdir, resolver, progress, placement)
+
+    def check_mounts(
+        self, workdir: str | os.PathLike[str], spec: bytes | None = None, *, resolver: Resolver | None = None
+    ) -> list[ChangedInput]:
+        """What the job of a work directory has changed among its inputs; see `Stager.check`."""
+        return self._stager.check(workdir, spec, resolver)
 
     def files_of(self, dataset: str) -> tuple[FileRef, ...]:
         """The files of an `art:` dataset; see `Stager.files_of`."""
@@ -383,13 +417,27 @@ class Store:
         """A published attempt by its dataset or its pin's name; see `published_attempt`."""
         from oarbank_cas.attempt.published import published_attempt
 
-        return published_attempt(self.blobs, self.pins, reference)
+        return published_attempt(self.reads, self.pins, reference)
+
+
+def _open_cache(path: str | os.PathLike[str], budget: int | None) -> Cache:
+    from oarbank_cas.cache.cache import DEFAULT_BYTES, Cache
+
+    return Cache(path, DEFAULT_BYTES if budget is None else budget)
+
+
+def _read_through(blobs: Blobs, backend: Backend, descriptor: Descriptor, cache: Cache) -> Blobs:
+    from oarbank_cas.cache.reads import CachedBlobs
+
+    return CachedBlobs(backend, descriptor.session_s, blobs, cache)
 
 
 def _create_descriptor(backend: Backend, spans: dict[str, int]) -> bool:
     """Create the descriptor if it is absent; whether this call did."""
     if backend.stat(layout.DESCRIPTOR) is not None:
         return False
+    if backend.stat(layout.CACHE_DESCRIPTOR) is not None:
+        raise ConflictError(f"{backend.where} is a local cache: choose another directory")
     if next(backend.listing(layout.BLOBS), None) is not None:
         raise ConflictError(
             f"{backend.where} holds blobs but no {layout.DESCRIPTOR}: restore that file, or choose another directory"

@@ -20,6 +20,7 @@ LAYERS = [
     {"entry", "descriptor", "presence"},
     {"blobs"},
     {"sources", "intake_worker", "intake_pool", "intake"},
+    {"cache"},
     {"lookups"},
     {"results", "pins"},
     {"gc", "agent"},

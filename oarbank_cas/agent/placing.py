@@ -10,7 +10,7 @@ import secrets
 import shutil
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -19,8 +19,8 @@ from oarbank_cas.blobs import check_replaceable
 from oarbank_cas.contracts.manifest import FileRef
 from oarbank_cas.errors import ConflictError, StorageIOError
 
-Writer: TypeAlias = Callable[[FileRef, int, str], object]
-"""Writes a file's verified bytes to an open, empty file: the file, the descriptor, what messages call it."""
+Bring: TypeAlias = Callable[[Folder, str, FileRef, int], None]
+"""Makes a new file in a folder, with a file's verified bytes: the folder, the name in it, the file, the mode."""
 
 READ_ONLY = 0o444
 ORDINARY = 0o666
@@ -38,14 +38,14 @@ _CREATE = (
 )
 
 
-def place_tree(root: Folder, mount: str, files: Sequence[FileRef], write: Writer) -> bool:
+def place_tree(root: Folder, mount: str, files: Sequence[FileRef], bring: Bring) -> bool:
     """Place a tree of read-only files at `mount` below `root`; whole, or nothing of it.
 
     Args:
         root: the work directory.
         mount: a portable path.
         files: what is to stand there; their paths are checked and do not clash.
-        write: brings each file's bytes.
+        bring: makes each of them.
 
     Returns:
         False where exactly these files stood there already.
@@ -68,7 +68,7 @@ def place_tree(root: Folder, mount: str, files: Sequence[FileRef], write: Writer
         placed = False
         try:
             with parent.make(partial) as tree:
-                _fill(tree, files, write, READ_ONLY)
+                _fill(tree, files, bring, READ_ONLY)
             placed = _into_place(parent, partial, name, mount, files)
         finally:
             if not placed:
@@ -92,7 +92,7 @@ def _into_place(parent: Folder, partial: str, name: str, mount: str, files: Sequ
     return True
 
 
-def _fill(tree: Folder, files: Sequence[FileRef], write: Writer, mode: int) -> None:
+def _fill(tree: Folder, files: Sequence[FileRef], bring: Bring, mode: int) -> None:
     by_folder: dict[str, list[FileRef]] = defaultdict(list)
     for file in files:
         by_folder[file.path.rpartition("/")[0]].append(file)
@@ -106,7 +106,7 @@ def _fill(tree: Folder, files: Sequence[FileRef], write: Writer, mode: int) -> N
         folder, group = task
         with tree.walk(folder.split("/") if folder else [], make=True) as inside:
             for file in group:
-                _write_new(inside, file.path.rpartition("/")[2], file, write, mode)
+                bring(inside, file.path.rpartition("/")[2], file, mode)
 
     if len(tasks) == 1:
         work(tasks[0])
@@ -122,21 +122,28 @@ def _fill(tree: Folder, files: Sequence[FileRef], write: Writer, mode: int) -> N
             raise
 
 
-def _write_new(inside: Folder, name: str, file: FileRef, write: Writer, mode: int) -> None:
-    label = os.path.join(inside.path, name)
+@contextlib.contextmanager
+def new_file(inside: Folder, name: str, mode: int) -> Iterator[int]:
+    """A descriptor, for reading and writing, of a new file in a folder.
+
+    Raises:
+        ConflictError: it cannot be created.
+        StorageIOError: there is no room for it.
+    """
     try:
         fd = os.open(inside.at(name), _CREATE, mode, dir_fd=inside.fd)
     except OSError as error:
+        label = os.path.join(inside.path, name)
         if error.errno in _FULL:
             raise StorageIOError(f"{label}: {error.strerror}; free some space and run this again") from error
         raise ConflictError(f"cannot create {label}: {error.strerror}") from error
     try:
-        write(file, fd, label)
+        yield fd
     finally:
         os.close(fd)
 
 
-def place_file(root: Folder, path: str, file: FileRef, write: Writer) -> bool:
+def place_file(root: Folder, path: str, file: FileRef, bring: Bring) -> bool:
     """Place one ordinary file at the portable path `path` below `root`.
 
     Returns:
@@ -153,7 +160,7 @@ def place_file(root: Folder, path: str, file: FileRef, write: Writer) -> bool:
             return False
         partial = _PARTIAL + secrets.token_hex(8)
         try:
-            _write_new(parent, partial, file, write, ORDINARY)
+            bring(parent, partial, file, ORDINARY)
             return _name_new(parent, partial, name, file, path)
         finally:
             with contextlib.suppress(FileNotFoundError):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from oarbank_cas.agent.checking import ChangedInput, Checker
 from oarbank_cas.agent.placing import check_same_file, place_file, place_tree
+from oarbank_cas.agent.supply import supply_for
 from oarbank_cas.agent.workdir import Folder
+from oarbank_cas.cache.mounts import MountRecord
+from oarbank_cas.cache.reads import CachedBlobs
 from oarbank_cas.contracts.manifest import (
     MAX_MANIFEST_BYTES,
     is_artifact_dataset,
@@ -19,6 +24,7 @@ from oarbank_cas.errors import ConflictError, CorruptError, InvalidInputError, N
 
 if TYPE_CHECKING:
     from oarbank_cas.blobs import Blobs
+    from oarbank_cas.cache.carrying import Placement
     from oarbank_cas.contracts.envelopes import SpecEnvelope
     from oarbank_cas.contracts.manifest import FileRef
 
@@ -45,17 +51,30 @@ class Mounted:
     files: int
     size: int
     placed: bool
+    _release: Callable[[], list[ChangedInput]] = field(default=list, repr=False, compare=False)
+
+    def release(self) -> list[ChangedInput]:
+        """Say that the job has ended: what it changed among these files; a cached blob that it spoilt is dropped."""
+        return self._release()
+
+
+class _Planned(NamedTuple):
+    name: str | None
+    dataset: str
+    mount: str
+    files: tuple[FileRef, ...]
 
 
 class Stager:
     """Staging and fetching from one store.
 
     Args:
-        blobs: the store's blobs.
+        blobs: the store's blobs, or a cache before them.
     """
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
+        self._checker = Checker(blobs if isinstance(blobs, CachedBlobs) else None)
 
     def files_of(self, dataset: str) -> tuple[FileRef, ...]:
         """The files of an `art:` dataset, from its manifest.
@@ -97,6 +116,7 @@ class Stager:
         workdir: str | os.PathLike[str],
         resolver: Resolver | None = None,
         progress: Callable[[int], None] | None = None,
+        placement: Placement = "auto",
     ) -> list[Mounted]:
         """Place the inputs and datasets of a spec envelope in a work directory, each whole or not at all.
 
@@ -107,6 +127,7 @@ class Stager:
             workdir: the work directory; it exists.
             resolver: gives the `art:` dataset that a foreign dataset id stands for.
             progress: called with the bytes of each file placed, from several threads.
+            placement: how files come out of the cache; without one they are written.
 
         Raises:
             InvalidInputError: the spec breaks the contract, a dataset is not this store's, or a link is in the way.
@@ -116,25 +137,73 @@ class Stager:
         """
         from oarbank_cas.contracts.envelopes import parse_spec  # see `check_recordable`
 
-        plan = [
-            (name, dataset, mount, self._resolved(dataset, resolver))
-            for name, dataset, mount in _wanted(parse_spec(spec).envelope)
-        ]
-        for _, dataset, _, files in plan:
-            self.check_present(files, f"dataset {dataset}")
-        write = self._writer(progress)
-        with Folder(workdir) as root:
-            return [
-                Mounted(
-                    name,
-                    dataset,
-                    mount,
-                    len(files),
-                    sum(file.size for file in files),
-                    place_tree(root, mount, files, write),
+        envelope = parse_spec(spec).envelope
+        plan = self._plan(envelope, resolver)
+        for planned in plan:
+            self.check_present(planned.files, f"dataset {planned.dataset}")
+        everything = [file for planned in plan for file in planned.files]
+        real = os.path.realpath(workdir)
+        mounted: list[Mounted] = []
+        with Folder(workdir) as root, supply_for(self._blobs, everything, placement, progress) as supply:
+            for name, dataset, mount, files in plan:
+                supply.placed = []
+                placed = place_tree(root, mount, files, supply.bring)
+                record = MountRecord(real, mount, "", name, dataset, envelope.job_key, [])
+                if placed:
+                    self._checker.remember(record, supply.placed)
+                size = sum(file.size for file in files)
+                release = partial(self._release, real, record, files)
+                mounted.append(Mounted(name, dataset, mount, len(files), size, placed, release))
+        return mounted
+
+    def _release(self, workdir: str, record: MountRecord, files: Sequence[FileRef]) -> list[ChangedInput]:
+        found = self._checker.check(workdir, self._recorded(record), files)
+        self._checker.forget(record)
+        return found
+
+    def _recorded(self, wanted: MountRecord) -> MountRecord:
+        """The record of a mount, where there is one; else what is given, which names no files."""
+        for record in self._checker.recorded(wanted.workdir):
+            if (record.mount, record.dataset) == (wanted.mount, wanted.dataset):
+                return record
+        return wanted
+
+    def check(
+        self, workdir: str | os.PathLike[str], spec: bytes | None = None, resolver: Resolver | None = None
+    ) -> list[ChangedInput]:
+        """What the job of a work directory has changed among its inputs; cached blobs that it spoilt are dropped.
+
+        Args:
+            workdir: the work directory.
+            spec: the spec envelope that was staged; None for everything that the cache has a record of.
+            resolver: as in `stage`.
+
+        Raises:
+            InvalidInputError: the spec breaks the contract; or there is none, and no record either.
+            NotFoundError, CorruptError: a manifest is needed, and absent or damaged.
+        """
+        if spec is None:
+            records = self._checker.recorded(workdir)
+            if not records:
+                raise InvalidInputError(
+                    "nothing is recorded to have been placed there; name the spec that was staged", os.fspath(workdir)
                 )
-                for name, dataset, mount, files in plan
-            ]
+            return [found for record in records for found in self._checker.check(workdir, record)]
+        from oarbank_cas.contracts.envelopes import parse_spec
+
+        envelope = parse_spec(spec).envelope
+        real = os.path.realpath(workdir)
+        changed: list[ChangedInput] = []
+        for name, dataset, mount, files in self._plan(envelope, resolver):
+            record = self._recorded(MountRecord(real, mount, "", name, dataset, envelope.job_key, []))
+            changed += self._checker.check(workdir, record, files)
+        return changed
+
+    def _plan(self, envelope: SpecEnvelope, resolver: Resolver | None) -> list[_Planned]:
+        return [
+            _Planned(name, dataset, mount, self._resolved(dataset, resolver))
+            for name, dataset, mount in _wanted(envelope)
+        ]
 
     def _resolved(self, dataset: str, resolver: Resolver | None) -> tuple[FileRef, ...]:
         if is_artifact_dataset(dataset):
@@ -145,14 +214,6 @@ class Stager:
                 f"dataset {dataset}",
             )
         return self.files_of(resolver(dataset))
-
-    def _writer(self, progress: Callable[[int], None] | None) -> Callable[[FileRef, int, str], None]:
-        def write(file: FileRef, fd: int, label: str) -> None:
-            self._blobs.copy_to(file.digest, fd, label)
-            if progress is not None:
-                progress(file.size)
-
-        return write
 
     def fetch(
         self,
@@ -179,10 +240,10 @@ class Stager:
             os.makedirs(directory, exist_ok=True)
         except OSError as error:
             raise ConflictError(f"cannot create {os.fspath(directory)}: {error.strerror}") from error
-        write = self._writer(progress)
         with Folder(directory) as root:
             waiting = [(path, file) for path, file in files if not _stands(root, path, file)]
-            return sum(place_file(root, path, file, write) for path, file in waiting)
+            with supply_for(self._blobs, [file for _, file in waiting], "auto", progress) as supply:
+                return sum(place_file(root, path, file, supply.bring) for path, file in waiting)
 
 
 def _stands(root: Folder, path: str, file: FileRef) -> bool:

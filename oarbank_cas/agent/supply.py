@@ -1,0 +1,208 @@
+"""Where placed files come from: the store, or the machine's cache, which is filled first."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from typing import TYPE_CHECKING, Protocol
+
+from oarbank_cas.agent.placing import READ_ONLY, new_file
+from oarbank_cas.batches import in_order
+from oarbank_cas.cache.cache import MTIME_NS, BusyElsewhere
+from oarbank_cas.cache.index import Row, note_of
+from oarbank_cas.cache.mounts import look_of
+from oarbank_cas.cache.reads import CachedBlobs
+from oarbank_cas.errors import ConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from oarbank_cas.agent.workdir import Folder
+    from oarbank_cas.blobs import Blobs
+    from oarbank_cas.cache.carrying import Placement
+    from oarbank_cas.cache.mounts import Placed
+    from oarbank_cas.contracts.manifest import FileRef
+
+    Progress = Callable[[int], None]
+
+EMPTY = hashlib.sha256().hexdigest()
+_TRIES = 3
+
+
+class Supply(Protocol):
+    """A source of placed files, and what it has placed, as far as a record of it is worth while."""
+
+    placed: list[Placed]
+
+    def bring(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
+        """See `placing.Bring`."""
+
+
+@contextlib.contextmanager
+def supply_for(
+    blobs: Blobs, files: Sequence[FileRef], placement: Placement, progress: Progress | None
+) -> Iterator[Supply]:
+    """What brings these files: out of the cache, where there is one, which keeps them until this ends.
+
+    Args:
+        blobs: the store's blobs, or a cache before them.
+        files: what is to be placed.
+        placement: how; of no consequence where there is no cache.
+        progress: called with the bytes of each file placed, from several threads.
+    """
+    with contextlib.ExitStack() as stack:
+        supply: Supply = FromStore(blobs, progress)
+        if isinstance(blobs, CachedBlobs) and files and not blobs.resting:
+            with blobs.sparing():
+                rows = stack.enter_context(blobs.cache.holding({file.digest for file in files}))
+                supply = cached = FromCache(blobs, rows, placement, progress)
+                cached.fill(files)
+        yield supply
+
+
+class FromStore:
+    """Files written with bytes from the store.
+
+    Args:
+        blobs: the store's blobs.
+        progress: called with the bytes of each.
+    """
+
+    def __init__(self, blobs: Blobs, progress: Progress | None) -> None:
+        self._blobs = blobs
+        self._progress = progress
+        self.placed: list[Placed] = []
+
+    def bring(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
+        """See `placing.Bring`."""
+        with new_file(inside, name, mode) as fd:
+            self._blobs.copy_to(file.digest, fd, os.path.join(inside.path, name))
+        if self._progress is not None:
+            self._progress(file.size)
+
+
+class FromCache:
+    """Files linked to cached blobs, or written with their bytes; those that the cache cannot give, from the store.
+
+    Args:
+        blobs: the store's blobs, and the cache before them.
+        rows: what the cache holds for this; completed by `fill`.
+        placement: how.
+        progress: called with the bytes of each.
+    """
+
+    def __init__(
+        self, blobs: CachedBlobs, rows: dict[str, Row], placement: Placement, progress: Progress | None
+    ) -> None:
+        self._blobs = blobs
+        self._cache = blobs.cache
+        self._rows = rows
+        self._placement = placement
+        self._progress = progress
+        self.placed: list[Placed] = []
+
+    def fill(self, files: Sequence[FileRef]) -> None:
+        """Bring what is absent into the cache, several at once; what other processes are bringing comes last.
+
+        Raises:
+            CacheError: the cache cannot be used.
+        """
+        wanted = {file.digest: file.size for file in files if file.size and file.digest not in self._rows}
+        wanted = {digest: size for digest, size in wanted.items() if size <= self._cache.budget}
+        at_once = max(self._blobs.requests_at_once, os.cpu_count() or 1)
+
+        def try_one(item: tuple[str, int]) -> tuple[str, int] | None:
+            try:
+                self._fill_one(*item, wait=False)
+            except BusyElsewhere:
+                return item
+            return None
+
+        left = [item for item in in_order(try_one, wanted.items(), at_once) if item is not None]
+        for _ in in_order(lambda item: self._fill_one(*item, wait=True), left, at_once):
+            pass
+
+    def _fill_one(self, digest: str, size: int, *, wait: bool) -> None:
+        fd = self._cache.fill(digest, size, self._blobs.fetch, wait=wait)
+        if fd is not None:
+            self._rows[digest] = Row(size, note_of(os.fstat(fd)))
+            os.close(fd)
+
+    def bring(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
+        """See `placing.Bring`."""
+        if not (self._placement == "hardlink" and mode == READ_ONLY and self._link(inside, name, file)):
+            self._copy(inside, name, file, mode)
+        if self._progress is not None:
+            self._progress(file.size)
+
+    def _copy(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
+        with new_file(inside, name, mode) as fd:
+            if file.digest != EMPTY:
+                self._write(file, fd, os.path.join(inside.path, name))
+            self.placed.append((file.path, file.digest, file.size, look_of(os.fstat(fd)), False))
+
+    def _write(self, file: FileRef, fd: int, label: str) -> None:
+        source = self._open(file)
+        if source is not None:
+            try:
+                if self._blobs.carry(file.digest, source, fd, label, self._placement) is not None:
+                    return
+            finally:
+                os.close(source)
+        self._blobs.fetch(file.digest, fd, label)
+
+    def _open(self, file: FileRef) -> int | None:
+        """The cached blob, brought anew where it was found wrong; None where the store is to be read."""
+        row = self._rows.get(file.digest)
+        if row is None or self._blobs.resting:
+            return None
+        fd: int | None = None
+        with self._blobs.sparing():
+            fd = self._cache.open_known(file.digest, row)
+            if fd is None:
+                fd = self._cache.fill(file.digest, file.size, self._blobs.fetch)
+        return fd
+
+    def _link(self, inside: Folder, name: str, file: FileRef) -> bool:
+        """Link the cached blob, surely right and read-only; False where it is to be copied."""
+        row = self._rows.get(file.digest)
+        if row is None or not file.size:
+            return False
+        path = self._cache.folder.blob(file.digest)
+        folder = os.fstat(inside.fd) if inside.fd is not None else os.stat(inside.path)
+        for _ in range(_TRIES):
+            try:
+                before = os.lstat(path)
+            except OSError:
+                before = None
+            if before is None or note_of(before) != row.note:
+                fd = self._open(file)
+                if fd is None:
+                    return False
+                before = os.fstat(fd)
+                os.close(fd)
+            if before.st_mtime_ns != MTIME_NS or before.st_mode & 0o333:
+                return False  # it cannot be told from one that a job has written to, or written to again
+            try:
+                if not self._blobs.carrier.link(path, inside.at(name), inside.fd, before.st_dev, folder.st_dev):
+                    return False
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    continue
+                raise ConflictError(f"cannot create {os.path.join(inside.path, name)}: {error.strerror}") from error
+            after = inside.lstat(name)
+            if after is not None and stat.S_ISREG(after.st_mode) and _same(before, after):
+                self.placed.append((file.path, file.digest, file.size, look_of(after), True))
+                return True
+            os.unlink(inside.at(name), dir_fd=inside.fd)  # another file had got the cached one's name
+        return False
+
+
+def _same(before: os.stat_result, after: os.stat_result) -> bool:
+    return os.path.samestat(before, after) and (before.st_size, before.st_mtime_ns) == (
+        after.st_size,
+        after.st_mtime_ns,
+    )
