@@ -91,6 +91,8 @@ def _bucket(wire: Wire, *, keep: bool) -> Report:
     report.capabilities = asdict(found)
     report.clock_difference_s = probe.clock_difference_s
     report.consequences = found.consequences()
+    if not probe.complete:
+        report.problems.append("some of it could not be found out, and is not relied on: run this again")
     report.problems += lifecycle_problems(_lifecycle(wire), wire.place.prefix)
     if keep and reading.head(wire, layout.DESCRIPTOR) is not None:
         opening.keep_capabilities(wire, found)

@@ -106,12 +106,14 @@ def _capabilities(wire: Wire, *, probing: bool, existing: bool) -> Capabilities:
         return Capabilities()  # where there is no store, nothing is left behind
     from oarbank_cas.backends.s3.probe import Probe
 
+    probe = Probe(wire)
     try:
-        found = Probe(wire).run()
+        found = probe.run()
     except PermissionDeniedError:
         return Capabilities()
-    with contextlib.suppress(CasError):
-        keep_capabilities(wire, found)
+    if probe.complete:  # else the next client tries again
+        with contextlib.suppress(CasError):
+            keep_capabilities(wire, found)
     return found
 
 

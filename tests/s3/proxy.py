@@ -26,7 +26,7 @@ HARMS = (
     "flip-answer",  # one bit of the body is another when the client gets it
     "twice",        # the server gets the request twice, the client the second answer
 )  # fmt: skip
-"""What a plan may do to a request."""
+"""What a plan may do to a request. By name also `silence`: no answer comes, and the connection stays."""
 
 _SLOW_S = 0.05
 
@@ -40,19 +40,21 @@ class Proxy(socketserver.ThreadingTCPServer):
         share: how many requests are harmed: 0 for none, 1 for all.
         harms: which may happen; all where None.
         most: harms in a row, at most, so that who tries again gets through in the end.
+        at: which requests may be harmed, by their method and path; all where None.
     """
 
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, endpoint, seed, share=0.3, harms=None, most=3):
+    def __init__(self, endpoint, seed, share=0.3, harms=None, most=3, at=None):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.server = urlsplit(endpoint)
         self.chance = random.Random(seed)
         self.share = share
         self.harms = harms or HARMS
         self.most = most
+        self.at = at or (lambda method, path: True)
         self.row = 0
         self.lock = threading.Lock()
         self.log = []
@@ -64,7 +66,7 @@ class Proxy(socketserver.ThreadingTCPServer):
     def harm(self, method, path):
         """What happens to the next request; None where nothing."""
         with self.lock:
-            harmed = self.row < self.most and self.chance.random() < self.share
+            harmed = self.at(method, path) and self.row < self.most and self.chance.random() < self.share
             self.row = self.row + 1 if harmed else 0
             chosen = self.chance.choice(self.harms) if harmed else None
             self.log.append((method, path, chosen))
@@ -113,6 +115,9 @@ class _Handler(socketserver.StreamRequestHandler):
         if len(body) < length:
             return False
         harm, where = self.server.harm(method, path)
+        if harm == "silence":
+            self.rfile.read(1)  # until the client goes
+            return False
         self.harmed(harm, where, method, path, headers, body)
         return True
 

@@ -7,8 +7,10 @@ from dataclasses import asdict, fields
 
 import pytest
 import s3_kit
+from proxy import Proxy
 
 from oarbank_cas import CorruptError, Store, UnavailableError
+from oarbank_cas.backends.s3 import probe
 from oarbank_cas.backends.s3.capabilities import Capabilities
 from oarbank_cas.doctor import examine, lifecycle_problems
 
@@ -43,6 +45,46 @@ def test_a_dry_run_keeps_nothing(place, s3):
 def test_a_place_without_a_store_stays_without_one(place, s3):
     assert not examine(place.url, s3).kept
     assert s3_kit.keys(place) == []
+
+
+class TestAServerInTrouble:
+    """The probe waits little, asks seldom, and what it could not find out is neither relied on nor kept."""
+
+    @pytest.fixture
+    def uploads_fail(self):
+        at = lambda method, path: "uploads" in path  # noqa: E731
+        with Proxy(s3_kit.server()["endpoint"], 1, share=1.0, harms=("error-503",), most=10**9, at=at) as proxy:
+            yield proxy
+
+    def test_what_could_not_be_found_out_is_said(self, uploads_fail, place):
+        report = examine(place.url, s3_kit.options(endpoint_url=uploads_fail.endpoint))
+        answers = {check["check"]: check["answer"] for check in report.checks}
+        assert answers["takes an object in parts"] == "unknown"
+        assert not report.capabilities["multipart"]
+        assert report.capabilities["ranges"]
+        assert any("could not be found out" in problem for problem in report.problems)
+        assert len([harm for _, _, harm in uploads_fail.log if harm]) == 6
+        assert s3_kit.keys(place) == []
+
+    def test_the_next_client_asks_again(self, uploads_fail, place, s3):
+        made, _ = Store.init(place.url, s3=s3_kit.options(endpoint_url=uploads_fail.endpoint))
+        with made:
+            assert not made.backend.capabilities.multipart
+        assert place.prefix + "capabilities.json" not in s3_kit.keys(place)
+        with Store.open(place.url, s3=s3) as other:
+            assert other.backend.capabilities.multipart
+        assert place.prefix + "capabilities.json" in s3_kit.keys(place)
+
+    def test_one_that_answers_nothing_is_given_up(self, place, monkeypatch):
+        monkeypatch.setattr(probe, "_SILENT_S", 0.2)
+        monkeypatch.setattr(probe, "_WHOLE_S", 1)
+        at = lambda method, path: "probe-" in path and "basic" not in path  # noqa: E731
+        with Proxy(s3_kit.server()["endpoint"], 1, share=1.0, harms=("silence",), most=10**9, at=at) as proxy:
+            report = examine(place.url, s3_kit.options(endpoint_url=proxy.endpoint))
+        said = {check["detail"] for check in report.checks if check["answer"] == "unknown"}
+        assert said >= {"ReadTimeoutError", "no time was left"}
+        assert len(proxy.log) < 60
+        assert not any(value is True for value in report.capabilities.values())
 
 
 def test_a_missing_bucket(s3):

@@ -15,20 +15,25 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 
 from oarbank_cas.backends.s3 import failures, stats
-from oarbank_cas.backends.s3.capabilities import Capabilities
+from oarbank_cas.backends.s3.capabilities import Capabilities, Order
 from oarbank_cas.backends.s3.presign import presign
+from oarbank_cas.backends.s3.retry import Retry
+from oarbank_cas.backends.s3.wire import Wire
 from oarbank_cas.backends.s3.putting import checksum_of
 from oarbank_cas.errors import CasError, PermissionDeniedError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from oarbank_cas.backends.s3.wire import Wire
-
 Answer = Literal["yes", "no", "unknown"]
 
 _RACERS = 8
 _LIFE_S = 60
+_SILENT_S = 10
+_TRIES = 3
+_WHOLE_S = 90
+"""Seconds after which no further check begins: who opens a store must not wait for a server that answers nothing."""
+
 _ORDER = ("a-", "a/b", "ab")
 
 
@@ -47,23 +52,27 @@ class Finding:
     detail: str = ""
 
 
-class _UnknownError(Exception):
-    """The check could not be made."""
-
-
 class Probe:
     """One look at a server, through one store's place in it.
 
+    It asks by a client of its own, which waits less, and tries less often, than one that has work to do.
+
     Args:
         wire: the bucket.
-        around_s: this machine's clock; tests give their own.
+
+    Attributes:
+        findings: the outcome of each check so far.
+        clock_difference_s: seconds by which the server's clock is ahead; None where it is not known.
+        server: what it calls itself.
     """
 
-    def __init__(self, wire: Wire, around_s: Callable[[], float] = time.time) -> None:
-        self._wire = wire
-        self._client = wire.client
-        self._seconds = around_s
-        self._folder = f"tmp/probe-{secrets.token_hex(8)}/"
+    def __init__(self, wire: Wire) -> None:
+        retry = Retry(_TRIES, first_s=0.1, longest_s=1, deadline_s=_SILENT_S)
+        self._wire = Wire(wire.place, wire.options, retry, read_s=_SILENT_S)
+        self._client = self._wire.client
+        self._all = f"tmp/probe-{secrets.token_hex(8)}/"
+        self._folder = self._all
+        self._until_s = time.monotonic() + _WHOLE_S
         self.findings: list[Finding] = []
         self.clock_difference_s: float | None = None
         self.server = "unknown"
@@ -79,11 +88,16 @@ class Probe:
             found: dict[str, bool] = {}
             for name, what, check in self._checks():
                 found[name] = self._ask(what, check)
-            order = self._listing_order()
-            self.findings.append(Finding("listing order", "yes" if order == "bytes" else "no", f"by {order}"))
+            order = self._order()
         finally:
             self._clean()
+            self._wire.close()
         return Capabilities(server=self.server, listing_order=order, **found)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every check came to an answer: what could not be found out may be found the next time."""
+        return all(finding.answer != "unknown" for finding in self.findings)
 
     def _checks(self) -> list[tuple[str, str, Callable[[], bool]]]:
         return [
@@ -105,13 +119,24 @@ class Probe:
 
     def _ask(self, what: str, check: Callable[[], bool]) -> bool:
         """A check's answer. What cannot be found out counts as not honoured."""
-        try:
-            honoured = check()
-        except (_UnknownError, *failures.CLIENT_ERRORS, CasError) as error:
-            self.findings.append(Finding(what, "unknown", type(error).__name__))
-            return False
-        self.findings.append(Finding(what, "yes" if honoured else "no"))
-        return honoured
+        code = "no time was left"
+        for turn in range(_TRIES):
+            if time.monotonic() > self._until_s:
+                break
+            self._folder = f"{self._all}{len(self.findings)}-{turn}/"  # nothing of an earlier try is in the way
+            try:
+                honoured = check()
+            except (*failures.CLIENT_ERRORS, CasError) as error:
+                failure = failures.judge(error)
+                code = failure.code
+                if not failure.again and failure.status >= 400:
+                    self.findings.append(Finding(what, "no", code))
+                    return False
+            else:
+                self.findings.append(Finding(what, "yes" if honoured else "no"))
+                return honoured
+        self.findings.append(Finding(what, "unknown", code))
+        return False
 
     # -- small steps
 
@@ -140,9 +165,9 @@ class Probe:
         try:
             call()
         except be.ClientError as error:
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            if status < 400:
-                raise _UnknownError from None
+            failure = failures.judge(error)
+            if failure.again and not 400 <= failure.status < 500:
+                raise  # it has trouble of its own, and says nothing of the request
             return True
         return False
 
@@ -195,7 +220,7 @@ class Probe:
         known = self._wire.credentials()
         wrong = ReadOnlyCredentials(known.access_key, secrets.token_hex(20), known.token)
         url = self._wire.url_of(self._folder + "signed")
-        signed = presign("GET", url, wrong, self._wire.region, int(self._seconds()), _LIFE_S)
+        signed = presign("GET", url, wrong, self._wire.region, int(time.time()), _LIFE_S)
         return bool(self._wire.send("GET", signed, {}).status_code == 403)
 
     def _create_if_absent(self) -> bool:
@@ -285,7 +310,7 @@ class Probe:
         self._put("late", b"late")
         said = self._client.head_object(**self._name("late"))
         made_s = stats.seconds_of(said["LastModified"])
-        self.clock_difference_s = round(made_s - self._seconds(), 1)
+        self.clock_difference_s = round(made_s - time.time(), 1)
         url = self._wire.url_of(self._folder + "late")
 
         def send(issued_s: int) -> int:
@@ -310,7 +335,16 @@ class Probe:
         said = self._client.get_bucket_versioning(**self._wire.bucket)
         return bool(said.get("Status") == "Enabled")
 
-    def _listing_order(self) -> Literal["bytes", "folders", "unknown"]:
+    def _order(self) -> Order:
+        try:
+            order = self._wire.call("find the listing's order", lambda _: self._listing_order())
+        except CasError as error:
+            self.findings.append(Finding("lists by the order of bytes", "unknown", str(error)))
+            return "unknown"
+        self.findings.append(Finding("lists by the order of bytes", "yes" if order == "bytes" else "no", f"by {order}"))
+        return order
+
+    def _listing_order(self) -> Order:
         folder = self._folder + "order/"
         for name in _ORDER:
             self._put(f"order/{name}", b"")
@@ -323,12 +357,15 @@ class Probe:
     # -- the end
 
     def _clean(self) -> None:
-        prefix = self._wire.key(self._folder)
+        prefix = self._wire.key(self._all)
         asked = {**self._wire.bucket, **self._wire.owner}
-        try:
+
+        def remove() -> None:
             said = self._client.list_objects_v2(**asked, Prefix=prefix)
             for found in said.get("Contents", ()):
                 self._client.delete_object(**asked, Key=found["Key"])
-        except failures.CLIENT_ERRORS as error:
-            failure = failures.judge(error)
-            self.findings.append(Finding("nothing remains", "no", f"{self._folder}: {failure.code}"))
+
+        try:
+            self._wire.call(f"remove {prefix}", lambda _: remove())
+        except CasError as error:
+            self.findings.append(Finding("nothing remains", "no", str(error)))
