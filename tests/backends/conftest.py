@@ -27,9 +27,9 @@ def local(folder):
     return LocalBackend(root, SENTINEL)
 
 
-def bucket(_):
+def bucket(_, engine="boto3"):
     """A prefix of its own in a real server's bucket; large objects begin early, so that some go up in parts."""
-    found = s3_kit.wire()
+    found = s3_kit.wire(engine=engine)
     s3_kit.plain(found).put_object(Bucket=found.place.bucket, Key=found.key(SENTINEL), Body=b"{}")
     return S3Backend(found, s3_kit.capabilities(), SENTINEL, multipart_above=8 * 2**20, part_size=5 * 2**20)
 
@@ -40,6 +40,7 @@ KINDS = {
     "memory-seconds": lambda _: MemoryBackend(granularity_ns=10**9),
     "local": local,
     "s3": bucket,
+    "s3-fast": lambda folder: bucket(folder, "obstore"),
 }
 
 
@@ -55,7 +56,7 @@ def backend(request, tmp_path):
     made = KINDS[request.param](tmp_path)
     yield made
     made.close()
-    if request.param == "s3":
+    if request.param in ("s3", "s3-fast"):
         assert s3_kit.left_behind(made.wire) == []
     if request.param == "local":
         tmp = tmp_path / "store" / "tmp"

@@ -233,12 +233,12 @@ def explore(kind, kinds, examples, steps):
     )
 
 
-@pytest.mark.parametrize("kind", ["memory-disk", "memory-bucket", "memory-seconds", "local", "s3"])
+@pytest.mark.parametrize("kind", ["memory-disk", "memory-bucket", "memory-seconds", "local", "s3", "s3-fast"])
 def test_any_sequence_of_calls(kind, kinds):
-    explore(kind, kinds, {"local": 20, "s3": 3}.get(kind, 50), 30)
+    explore(kind, kinds, {"local": 20, "s3": 3, "s3-fast": 3}.get(kind, 50), 30)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["memory-disk", "memory-bucket", "local", "s3"])
+@pytest.mark.parametrize("kind", ["memory-disk", "memory-bucket", "local", "s3", "s3-fast"])
 def test_many_long_sequences_of_calls(kind, kinds, budget):
-    explore(kind, kinds, (2 if kind == "s3" else 10) * budget, 80)
+    explore(kind, kinds, (2 if kind.startswith("s3") else 10) * budget, 80)

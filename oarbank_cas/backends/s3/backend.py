@@ -15,7 +15,7 @@ import botocore.exceptions as be
 from oarbank_cas.backends.base import Backend, Incoming, ObjectStat, Reader
 from oarbank_cas.backends.s3 import copying, failures, listing, multipart, reading, stats
 from oarbank_cas.backends.s3.presign import presign
-from oarbank_cas.backends.s3.putting import Putter, checksum_of, overwrite
+from oarbank_cas.backends.s3.putting import Putter, overwrite
 from oarbank_cas.backends.s3.spool import Budget, Spool
 from oarbank_cas.errors import CasError, ConflictError, NotFoundError, UnavailableError, UnsupportedError
 
@@ -310,7 +310,7 @@ class S3Backend(Backend):
             **self.wire.stored_headers(),
             "content-type": "application/octet-stream",  # a client's own, unsigned, is refused by some servers
             "if-none-match": "*",
-            "x-amz-checksum-sha256": checksum_of(sha256),
+            "x-amz-checksum-sha256": stats.checksum_of(sha256),
             "x-amz-sdk-checksum-algorithm": "SHA256",
         }
         return self._granted("PUT", name, headers, life_s)

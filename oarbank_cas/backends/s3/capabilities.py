@@ -21,6 +21,7 @@ class Capabilities:
     Attributes:
         server: what it calls itself.
         checksum_sha256: refuses a put whose `x-amz-checksum-sha256` is wrong.
+        checksum_alone: refuses it also where the put does not name the algorithm, as obstore's does not.
         payload_hash: refuses a put whose signed payload hash is wrong.
         create_if_absent: `If-None-Match: *` on a put; of several at once exactly one wins.
         replace_if_match: `If-Match` on a put.
@@ -39,6 +40,7 @@ class Capabilities:
 
     server: str = "unknown"
     checksum_sha256: bool = False
+    checksum_alone: bool = False
     payload_hash: bool = False
     create_if_absent: bool = False
     replace_if_match: bool = False
@@ -58,6 +60,11 @@ class Capabilities:
     def verified_puts(self) -> bool:
         """The server itself refuses wrong bytes."""
         return self.checksum_sha256 or self.payload_hash
+
+    @property
+    def verified_fast_puts(self) -> bool:
+        """It refuses them also from the fast engine."""
+        return self.checksum_alone or self.payload_hash
 
     def encode(self) -> bytes:
         """The document as it is stored."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import botocore.exceptions as be
 
 from oarbank_cas.backends.s3 import failures, multipart, reading, stats
+from oarbank_cas.backends.s3.engine import NONCE
 from oarbank_cas.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _whole(wire: Wire, source: ObjectStat, to: str, condition: dict[str, str]) -
                 **condition,
                 **_source(wire, source),
                 Key=wire.key(to),
-                Metadata={reading.NONCE: nonce},
+                Metadata={NONCE: nonce},
                 MetadataDirective="REPLACE",
             )
         except be.ClientError as error:
@@ -103,7 +104,7 @@ def _parts(wire: Wire, source: ObjectStat, to: str, condition: dict[str, str]) -
         return {"PartNumber": number, "ETag": said["CopyPartResult"]["ETag"]}
 
     nonce = secrets.token_hex(8)
-    with multipart.begun(wire, to, {"Metadata": {reading.NONCE: nonce}}) as upload_id:
+    with multipart.begun(wire, to, {"Metadata": {NONCE: nonce}}) as upload_id:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="oarbank-cas-copy") as pool:
             parts = list(pool.map(lambda number: send(number, upload_id), range(1, len(spans) + 1)))
         return multipart.complete(wire, to, upload_id, parts, condition, lambda: reading.nonce(wire, to) == nonce)

@@ -29,6 +29,10 @@ class BrokenAnswerError(Exception):
     """An answer that came whole by HTTP's rules but cannot be right: too short, or of another size than it says."""
 
 
+class EngineFailedError(Exception):
+    """The fast engine has no answer, and no reason that could be judged: for boto3 to ask again."""
+
+
 class BadBytesError(Exception):
     """The server kept, or was sent, other bytes than ours: worth another try."""
 
@@ -41,6 +45,7 @@ CLIENT_ERRORS = (
     ConnectionError,
     TimeoutError,
     BrokenAnswerError,
+    EngineFailedError,
     BadBytesError,
 )
 """What an S3 call raises of its own."""
@@ -101,7 +106,7 @@ def judge(error: BaseException) -> Failure:
         return Failure(kind, again=True, may_have_acted=True)
     if isinstance(error, ResponseParserError):  # an answer that is no XML, or ends too early
         return Failure(kind, again=True, may_have_acted=True)
-    if isinstance(error, (ConnectionError, TimeoutError, BrokenAnswerError)):
+    if isinstance(error, (ConnectionError, TimeoutError, BrokenAnswerError, EngineFailedError)):
         return Failure(kind, again=True, may_have_acted=True)
     return Failure(kind)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import botocore.exceptions as be
 
 from oarbank_cas.backends.s3 import failures, reading
+from oarbank_cas.backends.s3.engine import NONCE
 from oarbank_cas.backends.s3.spool import FilePart
 from oarbank_cas.errors import CasError, StorageIOError
 
@@ -75,7 +76,7 @@ def upload(
         part = {"PartNumber": number, "ETag": said["ETag"]}
         return {**part, "ChecksumSHA256": checksum} if said.get("ChecksumSHA256") else part
 
-    with begun(wire, name, {"ChecksumAlgorithm": "SHA256", "Metadata": {reading.NONCE: nonce}}) as upload_id:
+    with begun(wire, name, {"ChecksumAlgorithm": "SHA256", "Metadata": {NONCE: nonce}}) as upload_id:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="oarbank-cas-part") as pool:
             parts = list(pool.map(lambda number: send(number, upload_id), range(1, len(spans) + 1)))
         done = complete(wire, name, upload_id, parts, condition, is_own)

@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Addressing = Literal["auto", "path", "virtual"]
+EngineChoice = Literal["auto", "boto3", "obstore"]
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*")
 _ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
-_CHOICES = {"addressing_style": ("auto", "path", "virtual"), "sse": ("AES256", "aws:kms", "aws:kms:dsse")}
+_CHOICES = {
+    "addressing_style": ("auto", "path", "virtual"),
+    "engine": ("auto", "boto3", "obstore"),
+    "sse": ("AES256", "aws:kms", "aws:kms:dsse"),
+}
 MOST_REQUESTS = 256
 
 
@@ -37,6 +42,8 @@ class S3Options:
         requester_pays: this account pays for requests.
         ca_bundle: a file of certificates to trust, where the server's is not signed by a public authority.
         max_requests: requests under way at once, at most.
+        engine: `obstore` (the extra `fast`) or `boto3`; `auto` takes obstore where it is installed and can reach the
+            bucket as boto3 does.
     """
 
     endpoint_url: str | None = None
@@ -49,6 +56,7 @@ class S3Options:
     requester_pays: bool = False
     ca_bundle: str | None = None
     max_requests: int = 16
+    engine: EngineChoice = "auto"
 
     def __post_init__(self) -> None:
         if self.endpoint_url is not None:
@@ -61,6 +69,8 @@ class S3Options:
             )
         if self.sse_kms_key_id is not None and not (self.sse or "").startswith("aws:kms"):
             raise InvalidInputError('needs `sse = "aws:kms"`', "s3.sse_kms_key_id")
+        if self.engine not in _CHOICES["engine"]:
+            raise InvalidInputError(f"must be one of {', '.join(_CHOICES['engine'])}", "s3.engine")
         if not 1 <= self.max_requests <= MOST_REQUESTS:
             raise InvalidInputError(f"must be from 1 to {MOST_REQUESTS}", "s3.max_requests")
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import functools
 import hashlib
 import secrets
-from typing import TYPE_CHECKING, Any
-
-import botocore.exceptions as be
+from typing import TYPE_CHECKING
 
 from oarbank_cas.backends.s3 import failures, multipart, reading, stats
+from oarbank_cas.backends.s3.engine import NONCE
 from oarbank_cas.errors import CasError, NotFoundError, StorageIOError
 
 if TYPE_CHECKING:
@@ -105,46 +102,27 @@ class Putter:
     def _put(self, name: str, spool: Spool, condition: dict[str, str], nonce: str) -> bool:
         """Put; False where the condition does not hold. A retry that finds its own put has won."""
         if spool.size > self._multipart_above:
-            ours = functools.partial(self._is_own, name, spool, nonce)
-            return multipart.upload(self._wire, name, spool, condition, self._part_size, nonce, ours)
-        checksum = checksum_of(spool.sha256)
 
-        def call(_: Attempt) -> bool:
-            try:
-                self._wire.client.put_object(
-                    **self._wire.bucket,
-                    **self._wire.owner,
-                    **self._wire.stored,
-                    **condition,
-                    Metadata={reading.NONCE: nonce},
-                    Key=self._wire.key(name),
-                    Body=spool.part(0, spool.size),
-                    ContentLength=spool.size,
-                    # Both: Ceph ignores the value where the algorithm is not named.
-                    ChecksumAlgorithm="SHA256",
-                    ChecksumSHA256=checksum,
-                )
-            except be.ClientError as error:
-                lost = failures.is_lost(error) or ("IfMatch" in condition and failures.is_absent(error))
-                if not lost:
-                    raise
-                # Lost to itself, where the answer to an earlier try was lost, or the network sent this one twice.
-                if self._is_own(name, spool, nonce):
-                    return True
-                if _conflicted(error) and not self._stands(name, condition):
-                    raise failures.BrokenAnswerError from None  # two at once, and neither stands: again
-                return False
-            return True
+            def ours() -> bool:
+                return self._is_own(name, spool, nonce, reading.nonce(self._wire, name))
+
+            return multipart.upload(self._wire, name, spool, condition, self._part_size, nonce, ours)
+        fast = self._can.verified_fast_puts and spool.whole() is not None
+
+        def call(attempt: Attempt) -> bool:
+            engine = self._wire.engine(attempt) if fast else self._wire.boto3
+            if engine.put(name, spool, condition, nonce):
+                return True
+            # Lost to itself, where the answer to an earlier try was lost, or the network sent this one twice.
+            found = reading.nonce(self._wire, name)
+            if found is None and "IfNoneMatch" in condition:
+                raise failures.BrokenAnswerError  # nothing stands: another put is under way, or it went again
+            return self._is_own(name, spool, nonce, found)
 
         return self._wire.call(f"put {name}", call)
 
-    def _stands(self, name: str, condition: dict[str, str]) -> bool:
-        """After a 409: whether the race is decided. Some servers answer it while the other put is under way."""
-        return "IfMatch" in condition or reading.head(self._wire, name) is not None
-
-    def _is_own(self, name: str, spool: Spool, nonce: str) -> bool:
+    def _is_own(self, name: str, spool: Spool, nonce: str, found: str | None) -> bool:
         """Whether what stands was put by this call: by its number or, where the server keeps none, by its bytes."""
-        found = reading.nonce(self._wire, name)
         return found == nonce or (found == "" and self._read_back(name, spool)[0])
 
     def _read_back(self, name: str, spool: Spool) -> tuple[bool, str, str]:
@@ -157,7 +135,7 @@ class Putter:
                     state.update(chunk)
         except NotFoundError:
             return False, "", ""
-        return ours and state.digest() == spool.sha256, reader.metadata.get(reading.NONCE, ""), reader.stat.validator
+        return ours and state.digest() == spool.sha256, reader.metadata.get(NONCE, ""), reader.stat.validator
 
 
 def overwrite(wire: Wire, name: str, data: bytes) -> None:
@@ -171,15 +149,6 @@ def overwrite(wire: Wire, name: str, data: bytes) -> None:
             Key=wire.key(name),
             Body=data,
             ChecksumAlgorithm="SHA256",
-            ChecksumSHA256=checksum_of(hashlib.sha256(data).digest()),
+            ChecksumSHA256=stats.checksum_of(hashlib.sha256(data).digest()),
         ),
     )
-
-
-def checksum_of(sha256: bytes) -> str:
-    """A SHA-256 as S3 spells it."""
-    return base64.b64encode(sha256).decode()
-
-
-def _conflicted(error: Any) -> bool:  # noqa: ANN401 - any client error
-    return bool(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 409)

@@ -8,18 +8,15 @@ import botocore.exceptions as be
 
 from oarbank_cas.backends.base import ObjectStat, Reader
 from oarbank_cas.backends.s3 import failures, stats
+from oarbank_cas.backends.s3.engine import NONCE, Got
 from oarbank_cas.errors import CorruptError, NotFoundError, StorageIOError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from botocore.response import StreamingBody
-
+    from oarbank_cas.backends.s3.engine import Body
     from oarbank_cas.backends.s3.retry import Attempt
     from oarbank_cas.backends.s3.wire import Wire
-
-NONCE = "oarbank-put"
-"""Metadata of what is put or copied: a number that tells one's own from another's, after an answer that was lost."""
 
 _EAGER = 2**20
 """An object up to this size is read whole when it is opened: one that goes meanwhile is still read to its end."""
@@ -27,32 +24,13 @@ _EAGER = 2**20
 
 def head(wire: Wire, name: str) -> ObjectStat | None:
     """What S3 says of an object; None where it is absent (or its bucket is: a head cannot tell)."""
-
-    def call(_: Attempt) -> ObjectStat | None:
-        try:
-            said = wire.client.head_object(**wire.bucket, **wire.owner, Key=wire.key(name))
-        except be.ClientError as error:
-            if failures.is_absent(error):
-                return None
-            raise
-        return stats.stat_of(name, said["ContentLength"], said["ETag"], said["LastModified"])
-
-    return wire.call(f"look for {name}", call)
+    return wire.call(f"look for {name}", lambda attempt: wire.engine(attempt).head(name))
 
 
 def nonce(wire: Wire, name: str) -> str | None:
     """The number that the put of an object carried; empty where it has none, None where it is absent."""
-
-    def call(_: Attempt) -> str | None:
-        try:
-            said = wire.client.head_object(**wire.bucket, **wire.owner, Key=wire.key(name))
-        except be.ClientError as error:
-            if failures.is_absent(error):
-                return None
-            raise
-        return str((said.get("Metadata") or {}).get(NONCE, ""))
-
-    return wire.call(f"look for {name}", call)
+    said = wire.call(f"look for {name}", lambda _: wire.boto3.document(name))
+    return None if said is None else str((said.get("Metadata") or {}).get(NONCE, ""))
 
 
 def whole(wire: Wire, name: str, max_bytes: int) -> tuple[bytes, ObjectStat] | None:
@@ -62,29 +40,26 @@ def whole(wire: Wire, name: str, max_bytes: int) -> tuple[bytes, ObjectStat] | N
         CorruptError: it has more than `max_bytes`.
     """
 
-    def call(_: Attempt) -> tuple[bytes, ObjectStat] | None:
-        said = _get(wire, name, {})
-        if said is None:
+    def call(attempt: Attempt) -> tuple[bytes, ObjectStat] | None:
+        got = wire.engine(attempt).get(name)
+        if got is None:
             return None
-        with said["Body"] as body:
-            stat = stats.stat_of(name, said["ContentLength"], said["ETag"], said["LastModified"])
-            if stat.size > max_bytes:
-                raise CorruptError(f"{name} in {wire.where} has {stat.size} bytes; at most {max_bytes} are read")
-            data = body.read()
-        if len(data) != stat.size:
-            raise failures.BrokenAnswerError
-        return data, stat
+        if got.stat.size > max_bytes:
+            got.body.close()
+            raise CorruptError(f"{name} in {wire.where} has {got.stat.size} bytes; at most {max_bytes} are read")
+        return _read_whole(got), got.stat
 
     return wire.call(f"read {name}", call)
 
 
-def _get(wire: Wire, name: str, more: dict[str, Any]) -> Any:  # noqa: ANN401 - the client's document
+def _read_whole(got: Got) -> bytes:
     try:
-        return wire.client.get_object(**wire.bucket, **wire.owner, Key=wire.key(name), **more)
-    except be.ClientError as error:
-        if failures.is_absent(error):
-            return None
-        raise
+        data = got.body.read()
+    finally:
+        got.body.close()
+    if len(data) != got.stat.size:
+        raise failures.BrokenAnswerError
+    return data
 
 
 class S3Reader(Reader):
@@ -101,18 +76,31 @@ class S3Reader(Reader):
         self._wire = wire
         self._name = name
         self._at = start
-        self._body: StreamingBody | None = None
+        self._body: Body | None = None
         self._held: memoryview | None = None
-        self.metadata: dict[str, str] = {}
-        found = wire.call(f"read {name}", lambda _: self._begin())
+        self.metadata: Mapping[str, str] = {}
+        found = wire.call(f"read {name}", self._begin)
         if found is None:
             absent(name)
             raise NotFoundError(f"{name} is not in {wire.where}")
         self.stat = found
 
-    def _begin(self) -> ObjectStat | None:
+    def _begin(self, attempt: Attempt) -> ObjectStat | None:
+        if self._at:
+            return self._begin_within()
+        got = self._wire.engine(attempt).get(self._name)
+        if got is None:
+            return None
+        self.metadata = got.metadata
+        if got.stat.size <= _EAGER:
+            self._held = memoryview(_read_whole(got))
+        else:
+            self._body = got.body
+        return got.stat
+
+    def _begin_within(self) -> ObjectStat | None:
         try:
-            said = _get(self._wire, self._name, {"Range": f"bytes={self._at}-"} if self._at else {})
+            said = self._wire.boto3.answer(self._name, {"Range": f"bytes={self._at}-"})
         except be.ClientError as error:
             if not failures.is_no_range(error):
                 raise
@@ -121,14 +109,12 @@ class S3Reader(Reader):
             return stat
         if said is None:
             return None
-        size = _full_size(said, self._at)
-        stat = stats.stat_of(self._name, size, said["ETag"], said["LastModified"])
+        stat = stats.stat_of(self._name, _full_size(said), said["ETag"], said["LastModified"])
         self._body = said["Body"]
-        self.metadata = said.get("Metadata") or {}
-        if size - self._at <= _EAGER:
+        if stat.size - self._at <= _EAGER:
             with said["Body"] as body:
                 data = body.read()
-            if len(data) != max(0, size - self._at):
+            if len(data) != stat.size - self._at:
                 raise failures.BrokenAnswerError
             self._held, self._body = memoryview(data), None
         return stat
@@ -139,12 +125,12 @@ class S3Reader(Reader):
         def call(_: Attempt) -> None:
             more = {"Range": f"bytes={self._at}-", "IfMatch": stats.etag_in(self.stat.validator)}
             try:
-                said = _get(self._wire, self._name, more)
+                said = self._wire.boto3.answer(self._name, more)
             except be.ClientError as error:
                 if not failures.is_lost(error):
                     raise
                 said = None
-            if said is None or _full_size(said, self._at) != self.stat.size:
+            if said is None or _full_size(said) != self.stat.size:
                 raise StorageIOError(
                     f"{self._name} in {self._wire.where} was replaced or removed while it was read, and the "
                     "connection broke: read it again"
@@ -200,10 +186,9 @@ class S3Reader(Reader):
         self._drop()
 
 
-def _full_size(said: Any, at: int) -> int:  # noqa: ANN401 - the client's document
+def _full_size(said: Mapping[str, Any]) -> int:
+    """The size of an object, in the answer that brings a part of it."""
     spread = said.get("ContentRange")
-    if spread:
-        return int(spread.rpartition("/")[2])
-    if at:
-        raise failures.BrokenAnswerError  # the whole object, where a part was asked for
-    return int(said["ContentLength"])
+    if not spread:
+        raise failures.BrokenAnswerError  # the whole object
+    return int(spread.rpartition("/")[2])

@@ -1,7 +1,8 @@
-"""What S3 says of an object, as a backend says it: sizes, times in whole seconds, validators."""
+"""What S3 says of an object, as a backend says it: sizes, times in whole seconds, validators, checksums."""
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
 
 from oarbank_cas.backends.base import ObjectStat
@@ -29,6 +30,11 @@ def stat_of(name: str, size: int, etag: str, moment: datetime) -> ObjectStat:
     """
     seconds = seconds_of(moment)
     return ObjectStat(name, size, seconds * SECOND, f"{etag_of(etag)}@{seconds:x}")
+
+
+def checksum_of(sha256: bytes) -> str:
+    """A SHA-256 as S3 spells it."""
+    return base64.b64encode(sha256).decode()
 
 
 def etag_in(validator: str) -> str | None:

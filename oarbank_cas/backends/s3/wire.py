@@ -1,7 +1,8 @@
-"""The boto3 client of one bucket: how it is made, what every request carries, and that every call is tried again."""
+"""One bucket's clients: how they are made, what every request carries, and that every call is tried again."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,12 +13,14 @@ from botocore import awsrequest, httpsession
 from botocore.config import Config
 
 from oarbank_cas.backends.s3 import failures
+from oarbank_cas.backends.s3.engine import Boto3Engine, Engine
 from oarbank_cas.backends.s3.retry import Attempt, Retry
-from oarbank_cas.errors import PermissionDeniedError
+from oarbank_cas.errors import PermissionDeniedError, UnsupportedError
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
 
+    from oarbank_cas.backends.s3.fast import FastEngine
     from oarbank_cas.backends.s3.options import Place, S3Options
 
 _T = TypeVar("_T")
@@ -65,6 +68,9 @@ class Wire:
                 self.client.close()
                 self.client = session.client("s3", **made, config=_config(options, "virtual", read_s))
             self._credentials = session.get_credentials()
+            botocore_session: Any = session._session  # noqa: SLF001 - the only place that knows it
+            told = options.ca_bundle or botocore_session.get_config_variable("ca_bundle")
+            self.ca_bundle: str | None = told or os.environ.get("REQUESTS_CA_BUNDLE")
         except failures.CLIENT_ERRORS as error:
             raise failures.translate(failures.judge(error), "the client", self.where, 1, 0) from None
         except ValueError:
@@ -75,6 +81,24 @@ class Wire:
         self.stored = _stored(options)
         self._raw: httpsession.URLLib3Session | None = None
         self._lock = threading.Lock()
+        self.boto3 = Boto3Engine(self)
+        self._fast = _fast(self)
+
+    @property
+    def engines(self) -> str:
+        """Which engines are used, for people."""
+        return f"{self._fast.name} where it can, else boto3" if self._fast is not None else "boto3"
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether there is a faster engine than boto3."""
+        return self._fast is not None
+
+    def engine(self, attempt: Attempt) -> Engine:
+        """The engine for a try: the fast one goes first, and what it does not answer is boto3's."""
+        if self._fast is not None and attempt.number == 1 and self._fast.usable():
+            return self._fast
+        return self.boto3
 
     def key(self, name: str) -> str:
         """The key of one of the store's objects."""
@@ -148,6 +172,29 @@ def _config(options: S3Options, style: str, read_s: float) -> Config:
         s3={"payload_signing_enabled": True, **({"addressing_style": style} if style != "auto" else {})},
         user_agent_extra="oarbank-cas",
     )
+
+
+def _fast(wire: Wire) -> FastEngine | None:
+    """The fast engine, where it is wanted, installed and able."""
+    wanted = wire.options.engine
+    if wanted == "boto3":
+        return None
+    try:
+        from oarbank_cas.backends.s3.fast import FastEngine
+    except ImportError as error:
+        if wanted == "auto":
+            return None
+        raise UnsupportedError(
+            f"{wire.where} is to be used by obstore: pip install 'oarbank-cas[fast]' ({error.name} is missing)"
+        ) from error
+    try:
+        return FastEngine(wire)
+    except (UnsupportedError, *failures.CLIENT_ERRORS) as error:
+        if wanted == "auto":
+            return None  # what is wrong with a credential is said where it is first needed
+        if isinstance(error, UnsupportedError):
+            raise
+        raise failures.translate(failures.judge(error), "the credential", wire.where, 1, 0) from None
 
 
 def _is_aws(client: Any) -> bool:  # noqa: ANN401 - the client
