@@ -19,7 +19,6 @@ from oarbank_cas.backends.s3.capabilities import Capabilities, Order
 from oarbank_cas.backends.s3.presign import presign
 from oarbank_cas.backends.s3.retry import Retry
 from oarbank_cas.backends.s3.wire import Wire
-from oarbank_cas.backends.s3.putting import checksum_of
 from oarbank_cas.errors import CasError, PermissionDeniedError, UnavailableError
 
 if TYPE_CHECKING:
@@ -102,6 +101,7 @@ class Probe:
     def _checks(self) -> list[tuple[str, str, Callable[[], bool]]]:
         return [
             ("checksum_sha256", "refuses a wrong x-amz-checksum-sha256", self._checksum),
+            ("checksum_alone", "refuses it where the algorithm is not named", self._checksum_alone),
             ("payload_hash", "refuses a wrong signed payload hash", self._payload_hash),
             ("signatures", "refuses a wrong signature", self._signatures),
             ("create_if_absent", f"creates only what is absent, one of {_RACERS} at once", self._create_if_absent),
@@ -200,11 +200,16 @@ class Probe:
     # -- what is tried
 
     def _checksum(self) -> bool:
-        wrong = checksum_of(hashlib.sha256(b"other").digest())
+        wrong = stats.checksum_of(hashlib.sha256(b"other").digest())
         refused = self._refused(lambda: self._put("sum", b"bytes", ChecksumAlgorithm="SHA256", ChecksumSHA256=wrong))
-        right = checksum_of(hashlib.sha256(b"bytes").digest())
+        right = stats.checksum_of(hashlib.sha256(b"bytes").digest())
         self._put("sum-right", b"bytes", ChecksumAlgorithm="SHA256", ChecksumSHA256=right)
         return refused and self._etag("sum") is None and self._bytes("sum-right") == b"bytes"
+
+    def _checksum_alone(self) -> bool:
+        wrong = stats.checksum_of(hashlib.sha256(b"other").digest())
+        refused = self._refused(lambda: self._put("sum-alone", b"bytes", ChecksumSHA256=wrong))
+        return refused and self._etag("sum-alone") is None
 
     def _payload_hash(self) -> bool:
         name = self._folder + "hash"
