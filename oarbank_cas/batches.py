@@ -17,7 +17,7 @@ _AHEAD = 4
 """Questions taken ahead for each that is under way."""
 
 
-def in_order(work: Callable[[_T], _R], items: Iterable[_T], at_once: int) -> Iterator[_R]:
+def in_order(work: Callable[[_T], _R], items: Iterable[_T], at_once: int, ahead: int = _AHEAD) -> Iterator[_R]:
     """Do something for each item, several at once; one answer each, in order.
 
     An error comes in its item's turn and ends it. Items are taken as answers are fetched, so that any number will do.
@@ -26,6 +26,7 @@ def in_order(work: Callable[[_T], _R], items: Iterable[_T], at_once: int) -> Ite
         work: called from several threads where `at_once` is above 1.
         items: of any number.
         at_once: calls under way at once, at most.
+        ahead: items taken for each call under way; so many answers may wait to be fetched.
     """
     if at_once <= 1:
         yield from map(work, items)
@@ -34,7 +35,7 @@ def in_order(work: Callable[[_T], _R], items: Iterable[_T], at_once: int) -> Ite
     window: deque[Future[_R]] = deque()
     with ThreadPoolExecutor(at_once, thread_name_prefix="oarbank-cas-batch") as pool:
         try:
-            for item in itertools.islice(waiting, at_once * _AHEAD):
+            for item in itertools.islice(waiting, at_once * ahead):
                 window.append(pool.submit(work, item))
             while window:
                 answer = window.popleft().result()

@@ -22,6 +22,7 @@ from oarbank_cas.batches import in_order
 from oarbank_cas.contracts.canonical import check_digest
 from oarbank_cas.errors import CasError, ConflictError, CorruptError, NotFoundError, StorageIOError
 from oarbank_cas.presence import Presence
+from oarbank_cas.transfer import LARGE, copy_hashing, download, empty, hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -106,6 +107,11 @@ class Blobs:
         self.on_gone: Callable[[], None] = lambda: None
         """Called when a blob that was to be read is absent or damaged: what was seen present may be so no more."""
 
+    @property
+    def requests_at_once(self) -> int:
+        """Blobs that are best asked for, or brought, at once."""
+        return self._backend.requests_at_once
+
     def stat(self, digest: str) -> Blob | None:
         """Size and time of a blob; None where it is absent.
 
@@ -163,15 +169,16 @@ class Blobs:
             yield found
 
     def _open(self, digest: str, start: int = 0) -> Reader:
-        check_digest(digest, "digest")
-
         def look(name: str) -> Reader | None:
             try:
                 return self._backend.open(name, start)
             except NotFoundError:
                 return None
 
-        found = self._search(digest, look)
+        return self._required(digest, look)
+
+    def _required(self, digest: str, look: Callable[[str], _Found | None]) -> _Found:
+        found = self._search(check_digest(digest, "digest"), look)
         if found is None:
             self.on_gone()
             raise NotFoundError(f"blob {digest} is not in the store {self._backend.where}")
@@ -226,32 +233,66 @@ class Blobs:
                 raise CorruptError(f"blob {digest} has {reader.size} bytes where at most {max_bytes} are expected")
             return reader.readall() or b""
 
-    def copy_to(self, digest: str, fd: int, label: str) -> int:
-        """Write a blob's verified bytes to an open, empty file; how many bytes.
+    def read_range(self, digest: str, start: int, length: int) -> bytes:
+        """Some of a blob's bytes, as they are stored; fewer than `length` where it ends before.
 
-        Blocks are shared with the store where both can (reflink), and then hashed from the file. On an error the file
-        holds rubbish, which the caller removes.
+        Raises:
+            NotFoundError: it is absent.
+        """
+
+        def look(name: str) -> bytes | None:
+            try:
+                return self._backend.read_range(name, start, length)
+            except NotFoundError:
+                return None
+
+        return self._required(digest, look)
+
+    def copy_to(self, digest: str, fd: int, label: str, *, resume: bool = False) -> int:
+        """Write a blob's verified bytes to an open file; how many bytes.
+
+        Blocks are shared with the store where both can (reflink), and then hashed from the file. From afar a large blob
+        comes in several ranges at once. On an error the file holds a beginning of the blob, or rubbish.
 
         Args:
             digest: which.
-            fd: open for reading and writing.
+            fd: open for reading and writing. What it holds is replaced.
             label: the file's name, for messages.
+            resume: what the file holds may be a beginning of this blob, and is kept if it is.
 
         Raises:
             NotFoundError, CorruptError: as `get_bytes`.
             StorageIOError: the file cannot be written.
         """
         with self._open(digest) as reader:
+            stat = reader.stat
             try:
-                if self._clone(reader.stat.name, fd):
-                    actual, size = _hash_file(fd)
+                if self._backend.requests_at_once > 1 and stat.size >= LARGE:
+                    reader.close()
+                    actual = self._download(digest, stat.size, fd, label, resume=resume)
+                    size = stat.size
                 else:
-                    actual, size = _copy_hashing(reader, fd)
+                    empty(fd)
+                    actual, size = hash_file(fd) if self._clone(stat.name, fd) else copy_hashing(reader, fd)
             except OSError as error:
                 raise StorageIOError(f"{label}: {error.strerror}") from error
             if actual != digest:
-                self.condemn_damaged(digest, reader.stat, actual)
+                self.condemn_damaged(digest, stat, actual)
             return size
+
+    def _download(self, digest: str, size: int, fd: int, label: str, *, resume: bool) -> str:
+        def read(start: int, length: int) -> bytes:
+            return self.read_range(digest, start, length)
+
+        if not resume:
+            empty(fd)
+        begun = os.fstat(fd).st_size > 0
+        actual = download(read, size, fd, label, self._backend.requests_at_once)
+        if actual != digest and begun:
+            # What the file held may have been anything: that is no fault of the blob's.
+            empty(fd)
+            actual = download(read, size, fd, label, self._backend.requests_at_once)
+        return actual
 
     def _clone(self, name: str, fd: int) -> bool:
         try:
@@ -333,16 +374,43 @@ class Blobs:
         )
 
     def _set_aside(self, digest: str, stat: ObjectStat) -> str:
-        target = layout.damaged(digest, secrets.token_hex(8))
         try:
-            if self._backend.atomic_move:
-                moved = self._backend.rename(stat.name, target, stat.validator)
-            else:
-                self._backend.copy(stat.name, target)
-                moved = self._backend.delete(stat.name, stat.validator)
+            target = self.move_aside(digest, stat)
         except CasError as error:
             return f"it could not be set aside ({error})"
-        return f"they were set aside as {target}" if moved else "it is gone already"
+        return f"they were set aside as {target}" if target else "it is gone already"
+
+    def move_aside(self, digest: str, stat: ObjectStat) -> str | None:
+        """Move an object to `damaged/`; its name there, or None where that incarnation is gone.
+
+        Where it is copied and removed, its name there follows from the incarnation: who is cut off between the two
+        leaves no second copy behind. Storage that cannot remove one incarnation and no other might remove sound bytes
+        that were brought meanwhile; there only the one who made the copy removes, since nobody can bring any before.
+
+        Args:
+            digest: what the object should have held.
+            stat: the object.
+
+        Raises:
+            ConflictError: another is at it.
+        """
+        if self._backend.atomic_move:
+            target = layout.damaged(digest, secrets.token_hex(8))
+            return target if self._backend.rename(stat.name, target, stat.validator) else None
+        incarnation = hashlib.sha256(f"{stat.name} {stat.validator}".encode()).hexdigest()[:16]
+        target = layout.damaged(digest, incarnation)
+        made = self._backend.copy(stat.name, target)
+        if made is None and not self._backend.exclusive:
+            standing = self._backend.stat(target)
+            if standing is not None and self._backend.now() - standing.time_ns <= self._session_s * 10**9:
+                raise ConflictError(f"{target} was made a moment ago: another sets it aside; run this again later")
+        return target if self._backend.delete(stat.name, stat.validator) else None
+
+    def was_set_aside(self, digest: str) -> bool:
+        """Whether bytes that should have been this blob's were set aside, now or ever."""
+        prefix = f"{layout.DAMAGED}{digest}."
+        found = next(self._backend.listing(layout.DAMAGED, after=prefix), None)
+        return found is not None and found.name.startswith(prefix)
 
 
 def check_replaceable(target: str) -> None:
@@ -366,25 +434,3 @@ def _hash_reader(reader: Reader) -> str:
     while chunk := reader.read(CHUNK):
         state.update(chunk)
     return state.hexdigest()
-
-
-def _hash_file(fd: int) -> tuple[str, int]:
-    os.lseek(fd, 0, os.SEEK_SET)
-    state = hashlib.sha256()
-    size = 0
-    while chunk := os.read(fd, CHUNK):
-        state.update(chunk)
-        size += len(chunk)
-    return state.hexdigest(), size
-
-
-def _copy_hashing(reader: Reader, fd: int) -> tuple[str, int]:
-    state = hashlib.sha256()
-    size = 0
-    while size < reader.stat.size and (chunk := reader.read(CHUNK)):
-        state.update(chunk)
-        written = os.write(fd, chunk)
-        while written < len(chunk):
-            written += os.write(fd, memoryview(chunk)[written:])
-        size += len(chunk)
-    return state.hexdigest(), size

@@ -165,6 +165,19 @@ class Backend(ABC):
             NotFoundError: it is not there.
         """
 
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """Bytes of the object: `length` of them from byte `start` on, or fewer where it ends before.
+
+        Raises:
+            NotFoundError: it is not there.
+        """
+        pieces = []
+        with self.open(name, start) as reader:
+            while length > 0 and (piece := reader.read(length)):
+                pieces.append(piece)
+                length -= len(piece)
+        return b"".join(pieces)
+
     @abstractmethod
     def incoming(self, size_hint: int | None = None) -> Incoming:
         """A place for new bytes; about `size_hint` of them, where known."""

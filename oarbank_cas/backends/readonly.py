@@ -54,6 +54,10 @@ class ReadOnlyBackend(Backend):
         """See `Backend.strays`."""
         return self._backend.strays(prefix, folders=folders)
 
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        """See `Backend.read_range`."""
+        return self._backend.read_range(name, start, length)
+
     def clone(self, name: str, fd: int) -> bool:
         """See `Backend.clone`."""
         return self._backend.clone(name, fd)

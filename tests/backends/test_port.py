@@ -141,6 +141,17 @@ class TestReading:
                 assert reader.stat.size == 10
                 assert reader.read(3) == b"0123456789"[start : start + 3]
 
+    @pytest.mark.parametrize(("start", "length"), [(0, 3), (2, 4), (9, 1), (9, 5), (10, 5), (12, 5), (0, 100), (4, 0)])
+    def test_a_range_is_read(self, backend, put, start, length):
+        put(backend, "x/a", b"0123456789")
+        put(backend, "x/empty", b"")
+        assert backend.read_range("x/a", start, length) == b"0123456789"[start : start + length]
+        assert backend.read_range("x/empty", start, length) == b""
+
+    def test_a_range_of_what_is_absent(self, backend):
+        with pytest.raises(NotFoundError):
+            backend.read_range("x/a", 0, 10)
+
     def test_reading_into_a_buffer(self, backend, put):
         put(backend, "x/a", b"0123456789")
         with backend.open("x/a") as reader:

@@ -13,6 +13,7 @@ from oarbank_cas.errors import PermissionDeniedError, UnsupportedError
 READS = {
     "stat": lambda b: b.stat("x/a"),
     "read": lambda b: b.read("x/a", 100),
+    "read_range": lambda b: b.read_range("x/a", 0, 9),
     "listing": lambda b: list(b.listing("x/")),
     "strays": lambda b: list(b.strays("x/")),
 }
