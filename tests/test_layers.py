@@ -18,6 +18,7 @@ LAYERS = [
     {"layout"},
     {"absent"},
     {"entry", "descriptor", "presence"},
+    {"transfer"},
     {"blobs"},
     {"sources", "intake_worker", "intake_pool", "intake"},
     {"cache"},
