@@ -38,7 +38,7 @@ _CREATE = (
 )
 
 
-def place_tree(root: Folder, mount: str, files: Sequence[FileRef], bring: Bring) -> bool:
+def place_tree(root: Folder, mount: str, files: Sequence[FileRef], bring: Bring, at_once: int = 1) -> bool:
     """Place a tree of read-only files at `mount` below `root`; whole, or nothing of it.
 
     Args:
@@ -46,6 +46,7 @@ def place_tree(root: Folder, mount: str, files: Sequence[FileRef], bring: Bring)
         mount: a portable path.
         files: what is to stand there; their paths are checked and do not clash.
         bring: makes each of them.
+        at_once: of them best made at once, where their bytes come from afar.
 
     Returns:
         False where exactly these files stood there already.
@@ -68,7 +69,7 @@ def place_tree(root: Folder, mount: str, files: Sequence[FileRef], bring: Bring)
         placed = False
         try:
             with parent.make(partial) as tree:
-                _fill(tree, files, bring, READ_ONLY)
+                _fill(tree, files, bring, READ_ONLY, at_once)
             placed = _into_place(parent, partial, name, mount, files)
         finally:
             if not placed:
@@ -92,14 +93,15 @@ def _into_place(parent: Folder, partial: str, name: str, mount: str, files: Sequ
     return True
 
 
-def _fill(tree: Folder, files: Sequence[FileRef], bring: Bring, mode: int) -> None:
+def _fill(tree: Folder, files: Sequence[FileRef], bring: Bring, mode: int, at_once: int) -> None:
     by_folder: dict[str, list[FileRef]] = defaultdict(list)
     for file in files:
         by_folder[file.path.rpartition("/")[0]].append(file)
+    task_files = min(_TASK_FILES, len(files) // at_once + 1)
     tasks = [
-        (folder, group[start : start + _TASK_FILES])
+        (folder, group[start : start + task_files])
         for folder, group in by_folder.items()
-        for start in range(0, len(group), _TASK_FILES)
+        for start in range(0, len(group), task_files)
     ]
 
     def work(task: tuple[str, Sequence[FileRef]]) -> None:
@@ -111,7 +113,7 @@ def _fill(tree: Folder, files: Sequence[FileRef], bring: Bring, mode: int) -> No
     if len(tasks) == 1:
         work(tasks[0])
         return
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="oarbank-cas-place") as pool:
+    with ThreadPoolExecutor(max(at_once, os.cpu_count() or 1), thread_name_prefix="oarbank-cas-place") as pool:
         futures = [pool.submit(work, task) for task in tasks]
         try:
             for future in futures:

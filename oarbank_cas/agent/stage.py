@@ -12,6 +12,7 @@ from oarbank_cas.agent.checking import ChangedInput, Checker
 from oarbank_cas.agent.placing import check_same_file, place_file, place_tree
 from oarbank_cas.agent.supply import supply_for
 from oarbank_cas.agent.workdir import Folder
+from oarbank_cas.batches import in_order
 from oarbank_cas.cache.mounts import MountRecord
 from oarbank_cas.cache.reads import CachedBlobs
 from oarbank_cas.contracts.manifest import (
@@ -147,7 +148,7 @@ class Stager:
         with Folder(workdir) as root, supply_for(self._blobs, everything, placement, progress) as supply:
             for name, dataset, mount, files in plan:
                 supply.placed = []
-                placed = place_tree(root, mount, files, supply.bring)
+                placed = place_tree(root, mount, files, supply.bring, supply.at_once)
                 record = MountRecord(real, mount, "", name, dataset, envelope.job_key, [])
                 if placed:
                     self._checker.remember(record, supply.placed)
@@ -226,7 +227,7 @@ class Stager:
         Args:
             files: where each goes below the directory (a portable path), and which it is.
             directory: made if it is absent.
-            progress: called with the bytes of each file written.
+            progress: called with the bytes of each file written, from several threads.
 
         Returns:
             How many were written; the others stood there already.
@@ -243,7 +244,7 @@ class Stager:
         with Folder(directory) as root:
             waiting = [(path, file) for path, file in files if not _stands(root, path, file)]
             with supply_for(self._blobs, [file for _, file in waiting], "auto", progress) as supply:
-                return sum(place_file(root, path, file, supply.bring) for path, file in waiting)
+                return sum(in_order(lambda item: place_file(root, *item, supply.bring), waiting, supply.at_once))
 
 
 def _stands(root: Folder, path: str, file: FileRef) -> bool:

@@ -33,9 +33,15 @@ _TRIES = 3
 
 
 class Supply(Protocol):
-    """A source of placed files, and what it has placed, as far as a record of it is worth while."""
+    """A source of placed files.
+
+    Attributes:
+        placed: what it has placed, as far as a record of it is worth while.
+        at_once: files that are best brought at once.
+    """
 
     placed: list[Placed]
+    at_once: int
 
     def bring(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
         """See `placing.Bring`."""
@@ -75,6 +81,7 @@ class FromStore:
         self._blobs = blobs
         self._progress = progress
         self.placed: list[Placed] = []
+        self.at_once = blobs.requests_at_once
 
     def bring(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
         """See `placing.Bring`."""
@@ -103,6 +110,7 @@ class FromCache:
         self._placement = placement
         self._progress = progress
         self.placed: list[Placed] = []
+        self.at_once = 1
 
     def fill(self, files: Sequence[FileRef]) -> None:
         """Bring what is absent into the cache, several at once; what other processes are bringing comes last.
@@ -154,14 +162,14 @@ class FromCache:
                 os.close(source)
         self._blobs.fetch(file.digest, fd, label)
 
-    def _open(self, file: FileRef) -> int | None:
+    def _open(self, file: FileRef, *, noting: bool = True) -> int | None:
         """The cached blob, brought anew where it was found wrong; None where the store is to be read."""
         row = self._rows.get(file.digest)
         if row is None or self._blobs.resting:
             return None
         fd: int | None = None
         with self._blobs.sparing():
-            fd = self._cache.open_known(file.digest, row)
+            fd = self._cache.open_known(file.digest, row, noting=noting)
             if fd is None:
                 fd = self._cache.fill(file.digest, file.size, self._blobs.fetch)
         return fd
@@ -179,7 +187,7 @@ class FromCache:
             except OSError:
                 before = None
             if before is None or note_of(before) != row.note:
-                fd = self._open(file)
+                fd = self._open(file, noting=False)
                 if fd is None:
                     return False
                 before = os.fstat(fd)

@@ -71,11 +71,6 @@ class CachedBlobs(Blobs):
 
     # -- reads
 
-    @property
-    def requests_at_once(self) -> int:
-        """Blobs that are best brought at once."""
-        return self._backend.requests_at_once
-
     def fetch(self, digest: str, fd: int, label: str) -> int:
         """Bring a blob from the store; see `cache.Fetch`. Transfers that go on where one was cut belong here."""
         os.lseek(fd, 0, os.SEEK_SET)

@@ -62,6 +62,27 @@ def _read_whole(got: Got) -> bytes:
     return data
 
 
+def part(wire: Wire, name: str, start: int, length: int) -> bytes | None:
+    """Some of an object's bytes, fewer where it ends before; None where it is absent."""
+
+    def call(_: Attempt) -> bytes | None:
+        try:
+            said = wire.boto3.answer(name, {"Range": f"bytes={start}-{start + length - 1}"})
+        except be.ClientError as error:
+            if not failures.is_no_range(error):
+                raise
+            return b""
+        if said is None:
+            return None
+        with said["Body"] as body:
+            data: bytes = body.read()
+        if len(data) != max(0, min(length, _full_size(said) - start)):
+            raise failures.BrokenAnswerError
+        return data
+
+    return wire.call(f"read {name}", call)
+
+
 class S3Reader(Reader):
     """An object as a stream.
 
@@ -114,7 +135,7 @@ class S3Reader(Reader):
         if stat.size - self._at <= _EAGER:
             with said["Body"] as body:
                 data = body.read()
-            if len(data) != stat.size - self._at:
+            if len(data) != max(0, stat.size - self._at):
                 raise failures.BrokenAnswerError
             self._held, self._body = memoryview(data), None
         return stat
@@ -190,5 +211,7 @@ def _full_size(said: Mapping[str, Any]) -> int:
     """The size of an object, in the answer that brings a part of it."""
     spread = said.get("ContentRange")
     if not spread:
-        raise failures.BrokenAnswerError  # the whole object
+        if said["ContentLength"]:
+            raise failures.BrokenAnswerError  # the whole object
+        return 0
     return int(spread.rpartition("/")[2])
