@@ -185,7 +185,7 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.flush()
 
     def refuse(self, status):
-        code = {429: "TooManyRequestsException", 500: "InternalError", 503: "SlowDown"}[status]
+        code = {403: "AccessDenied", 429: "TooManyRequestsException", 500: "InternalError", 503: "SlowDown"}[status]
         data = f"<Error><Code>{code}</Code><Message>by plan</Message></Error>".encode()
         self.answer(status, "By Plan", [("Content-Type", "application/xml")], data, len(data))
 

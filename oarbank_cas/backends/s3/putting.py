@@ -59,13 +59,14 @@ class Putter:
         Whose bytes stand then is told by a number that the put carries: wrong ones under our own are damage, right ones
         under another's are a race that was lost.
         """
-        conditional = self._conditional(spool, creating="IfNoneMatch" in condition)
+        creating = "IfNoneMatch" in condition
+        conditional = self._conditional(spool, creating=creating)
         trusted = self._can.verified_puts and (conditional or spool.size > self._multipart_above)
         for _ in range(_PUTS):
             if not conditional and not holds():
                 return False
             nonce = secrets.token_hex(8)
-            if not self._put(name, spool, condition if conditional else {}, nonce):
+            if not self._put(name, spool, condition if conditional else {}, nonce, creating=creating):
                 return False
             if trusted:
                 return True
@@ -99,14 +100,15 @@ class Putter:
             return self._can.complete_if_absent
         return self._can.create_if_absent if creating else self._can.replace_if_match
 
-    def _put(self, name: str, spool: Spool, condition: dict[str, str], nonce: str) -> bool:
+    def _put(self, name: str, spool: Spool, condition: dict[str, str], nonce: str, *, creating: bool) -> bool:
         """Put; False where the condition does not hold. A retry that finds its own put has won."""
         if spool.size > self._multipart_above:
 
             def ours() -> bool:
                 return self._is_own(name, spool, nonce, reading.nonce(self._wire, name))
 
-            return multipart.upload(self._wire, name, spool, condition, self._part_size, nonce, ours)
+            size = self._part_size
+            return multipart.upload(self._wire, name, spool, condition, size, nonce, ours, creating=creating)
         fast = self._can.verified_fast_puts and spool.whole() is not None
 
         def call(attempt: Attempt) -> bool:
@@ -115,9 +117,16 @@ class Putter:
                 return True
             # Lost to itself, where the answer to an earlier try was lost, or the network sent this one twice.
             found = reading.nonce(self._wire, name)
-            if found is None and "IfNoneMatch" in condition:
-                raise failures.BrokenAnswerError  # nothing stands: another put is under way, or it went again
-            return self._is_own(name, spool, nonce, found)
+            if self._is_own(name, spool, nonce, found):
+                return True
+            if "IfMatch" in condition:
+                standing = reading.head(self._wire, name)
+                undecided = standing is not None and stats.etag_in(standing.validator) == condition["IfMatch"]
+            else:
+                undecided = found is None
+            if undecided:
+                raise failures.BrokenAnswerError  # another's request was under way, and changed nothing after all
+            return False
 
         return self._wire.call(f"put {name}", call)
 
