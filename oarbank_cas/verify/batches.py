@@ -33,7 +33,7 @@ class Batch:
     """Objects that lie side by side, and what the walk saw around them.
 
     Attributes:
-        last: the name of the last object.
+        last: the name of the last object that a later run may go on from; empty where there is none.
         items: object name and digest of those whose bytes are to be read, and the size that all say it has, or -1.
         size: bytes to read.
         counts: what the walk counted.
@@ -81,8 +81,7 @@ class Batches:
         for stat in self._backend.listing(layout.BLOBS, after):
             digest = rules.blob_of(stat.name)
             if digest is None:
-                self._odd(batch, stat)
-                batch.last = stat.name
+                self._odd(batch, stat)  # and not gone on from: only a blob's name says what was looked for by then
                 continue
             while ahead is not None and ahead.digest < digest:
                 self._absent(batch, ahead)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from oarbank_cas import entry as codec
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.pins import Pin
 
+_LEFT = "left where it is"
 _REDO = "invalidate it (`oarbank-cas invalidate`) or record its result again"
 
 
@@ -51,15 +52,13 @@ class Bytes:
     there: bool = True
 
 
-def check_bytes(backend: Backend, blobs: Blobs, name: str, digest: str, *, look_only: bool) -> Bytes:
-    """Read an object that should hold a blob. Wrong bytes are read again, and then set aside unless `look_only`.
+def check_bytes(backend: Backend, name: str, digest: str) -> Bytes:
+    """Read an object that should hold a blob; wrong bytes are read a second time. Nothing is moved here.
 
     Args:
         backend: the store's storage.
-        blobs: its blobs.
         name: the object's name.
         digest: of the bytes that it should have.
-        look_only: leave it where it is.
 
     Raises:
         UnavailableError: the store is out of reach.
@@ -79,16 +78,9 @@ def check_bytes(backend: Backend, blobs: Blobs, name: str, digest: str, *, look_
     if actual == digest:
         return Bytes(size)
     try:
-        if look_only:
-            return Bytes(size, _look_again(backend, stat, digest, actual))
-        blobs.condemn_damaged(digest, stat, actual)
+        return Bytes(size, _look_again(backend, stat, digest, actual))
     except StorageIOError as error:
         return Bytes(size, Problem("unreadable", name, str(error), digest))
-    except CorruptError as error:
-        standing = backend.stat(name)
-        aside = standing is None or standing.validator != stat.validator
-        why = f"its bytes have the digest {actual}; set aside in {layout.DAMAGED}" if aside else str(error)
-        return Bytes(size, Problem("damaged", name, why, digest, aside))
 
 
 def _look_again(backend: Backend, stat: ObjectStat, digest: str, actual: str) -> Problem | None:
@@ -98,13 +90,52 @@ def _look_again(backend: Backend, stat: ObjectStat, digest: str, actual: str) ->
     except NotFoundError:
         return None
     if again == digest:
-        return Problem(
-            "unreadable",
-            stat.name,
-            f"read wrong once ({actual}) and right the next time: suspect this machine's memory or disk",
-            digest,
-        )
-    return Problem("damaged", stat.name, f"holds bytes with the digest {actual}; left where it is", digest)
+        return _read_in_two_ways(stat.name, digest, actual)
+    return Problem("damaged", stat.name, f"its bytes have the digest {again}; {_LEFT}", digest)
+
+
+def _read_in_two_ways(name: str, digest: str, actual: str) -> Problem:
+    why = f"read wrong once ({actual}) and right the next time: suspect this machine's memory or disk"
+    return Problem("unreadable", name, why, digest)
+
+
+def set_aside(backend: Backend, blobs: Blobs, found: Problem) -> Problem:
+    """Move a blob or fossil whose bytes are wrong to `damaged/`; they are read again before.
+
+    Harmless when repeated: what an earlier call moved, or a reader who met it, counts as moved.
+
+    Args:
+        backend: the store's storage.
+        blobs: its blobs.
+        found: what `check_bytes` said of it.
+
+    Returns:
+        The same, and what became of it.
+
+    Raises:
+        UnavailableError: the store is out of reach.
+    """
+    digest = found.digest or ""
+    told = found.detail.removesuffix(_LEFT)
+    try:
+        with backend.open(found.name) as reader:
+            stat = reader.stat
+            actual, _ = _hash(reader)
+        if actual != digest:
+            blobs.condemn_damaged(digest, stat, actual)
+    except UnavailableError:
+        raise
+    except CorruptError as error:
+        standing = backend.stat(found.name)
+        if standing is not None and standing.validator == stat.validator:
+            return replace(found, detail=str(error))
+    except NotFoundError:
+        pass
+    except CasError as error:
+        return replace(found, kind="unreadable", detail=f"{told}then: {error}")
+    if blobs.was_set_aside(digest):
+        return replace(found, detail=f"{told}set aside in {layout.DAMAGED}", aside=True)
+    return replace(found, detail=f"{told}then it was gone")
 
 
 def _hash(reader: Reader) -> tuple[str, int]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from oarbank_cas.gc.facts import Ref
 
-_APPLICATION = 0x6F637631
+_APPLICATION = 0x6F637632
 _PAGE = 1000
 _CACHE_KIB = 32 * 1024
 
@@ -32,6 +32,7 @@ CREATE TABLE IF NOT EXISTS roots (id INTEGER PRIMARY KEY, name BLOB);
 CREATE TABLE IF NOT EXISTS refs (digest BLOB, size INTEGER, root INTEGER, live INTEGER);
 CREATE TABLE IF NOT EXISTS problems (
     id INTEGER PRIMARY KEY, kind TEXT, name BLOB, detail BLOB, digest TEXT, aside INTEGER, healed INTEGER DEFAULT 0,
+    moving INTEGER DEFAULT 0,
     UNIQUE (kind, name));
 """
 
@@ -187,11 +188,23 @@ class Notebook:
 
     # -- what was found
 
-    def add_problem(self, problem: Problem) -> None:
-        """Note a problem, once."""
+    def add_problem(self, problem: Problem, *, to_be_moved: bool = False) -> None:
+        """Note a problem, once; and whether the object is to be set aside, as soon as this is durable."""
         self._db.execute(
-            "INSERT OR IGNORE INTO problems (kind, name, detail, digest, aside) VALUES (?, ?, ?, ?, ?)",
-            (problem.kind, _pack(problem.name), _pack(problem.detail), problem.digest, problem.aside),
+            "INSERT OR IGNORE INTO problems (kind, name, detail, digest, aside, moving) VALUES (?, ?, ?, ?, ?, ?)",
+            (problem.kind, _pack(problem.name), _pack(problem.detail), problem.digest, problem.aside, to_be_moved),
+        )
+
+    def to_be_moved(self) -> list[Problem]:
+        """The problems whose objects are to be set aside."""
+        rows = self._db.execute("SELECT id, kind, name, detail, digest, aside, healed FROM problems WHERE moving")
+        return [self._problem(row) for row in rows.fetchall()]
+
+    def moved(self, problem: Problem, became: Problem) -> None:
+        """Note what became of an object that was to be set aside."""
+        self._db.execute(
+            "UPDATE OR REPLACE problems SET moving = 0, kind = ?, detail = ?, aside = ? WHERE kind = ? AND name = ?",
+            (became.kind, _pack(became.detail), became.aside, problem.kind, _pack(problem.name)),
         )
 
     def healed(self, problem: Problem, how: str) -> None:

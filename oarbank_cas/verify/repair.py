@@ -7,8 +7,8 @@ is deleted: what was in the way is moved to `damaged/`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
-import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,14 @@ from oarbank_cas import copying, layout
 from oarbank_cas import entry as codec
 from oarbank_cas.errors import CasError, CorruptError, NotFoundError, UnavailableError
 from oarbank_cas.gc.names import is_entry_name
+from oarbank_cas.gc.state import put
 from oarbank_cas.intake import Intake
 from oarbank_cas.verify.checks import check_entry, pin_refs, read_pin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from oarbank_cas.backends.base import Reader
+    from oarbank_cas.backends.base import ObjectStat, Reader
     from oarbank_cas.rooms import Rooms
     from oarbank_cas.verify.report import Problem
 
@@ -141,24 +142,13 @@ class Repair:
 
     def _misplaced(self, name: str, digest: str) -> str | None:
         """Bring a blob under its own name; what nobody finds is set aside."""
-        if not self._add(name, digest):
+        stat = self._rooms.backend.stat(name)
+        if stat is None:  # brought by a run that was cut off
+            return "it stands under its own name" if self._stands(digest) else None
+        if not self._add(name, digest) or not self._stands(digest):
             return None
-        if not self._stands(digest):
-            return None
-        self._set_aside(name, digest)
+        self._rooms.blobs.move_aside(digest, stat)
         return f"it stands under its own name; what was misplaced is in {layout.DAMAGED}"
-
-    def _set_aside(self, name: str, digest: str) -> None:
-        backend = self._rooms.backend
-        stat = backend.stat(name)
-        if stat is None:
-            return
-        target = layout.damaged(digest, secrets.token_hex(8))
-        if backend.atomic_move:
-            backend.rename(name, target, stat.validator)
-        else:
-            backend.copy(name, target)
-            backend.delete(name, stat.validator)
 
     # -- entries and pins
 
@@ -180,14 +170,20 @@ class Repair:
         """Bring an entry that is damaged here; it takes the place of that very one."""
         if self._copier is None:
             return None
-        backend = self._rooms.backend
         with contextlib.suppress(NotFoundError):  # it was never there
-            if not codec.is_surely_entry(backend.read(problem.name, codec.MAX_OBJECT)[0]):
+            data, stat = self._rooms.backend.read(problem.name, codec.MAX_OBJECT)
+            if self._is_sound(stat, data):
+                return "it is there again"
+            if not codec.is_surely_entry(data):
                 return None
-        with contextlib.suppress(NotFoundError):  # a record took its place, or it was never there
-            backend.copy(problem.name, layout.damaged(copying.key_of(problem.name)[0].hex, secrets.token_hex(8)))
+            # Named by its bytes: however often they cannot be healed, they are kept once.
+            kept = layout.damaged(copying.key_of(problem.name)[0].hex, hashlib.sha256(data).hexdigest()[:16])
+            put(self._rooms.backend, kept, data)
         if not self._copier.entry(problem.name):
             return None
-        data, stat = backend.read(problem.name, codec.MAX_OBJECT)
+        data, stat = self._rooms.backend.read(problem.name, codec.MAX_OBJECT)
+        return "it was healed from the other store" if self._is_sound(stat, data) else None
+
+    def _is_sound(self, stat: ObjectStat, data: bytes) -> bool:
         facts, wrong = check_entry(self._rooms.blobs, stat, data)
-        return "it was healed from the other store" if facts is not None and wrong is None else None
+        return facts is not None and wrong is None

@@ -139,6 +139,7 @@ class _Run:
         self._now_ns = now_ns
         self._progress = progress
         self._settled_at = time.monotonic()
+        self._after = ""
         self.counts = notebook.counts()
 
     def run(self) -> None:
@@ -151,6 +152,7 @@ class _Run:
             "rest": lambda _after: self._look_at_the_rest(),
             "repair": lambda _after: self._repair(),
         }
+        self._set_aside()
         begin = self._notebook.get("phase") or _PHASES[0]
         for phase in _PHASES[_PHASES.index(begin) :]:
             after = json.loads(self._notebook.get("after") or '""') if phase == begin else ""
@@ -166,6 +168,7 @@ class _Run:
 
     def _settle(self, phase: str, after: str, *, now: bool = False) -> None:
         """Everything up to `after` is done."""
+        self._after = after
         if not now and time.monotonic() - self._settled_at < _CHECKPOINT_S:
             return
         self._settled_at = time.monotonic()
@@ -255,13 +258,10 @@ class _Run:
                     future.cancel()
 
     def _read(self, items: list[tuple[str, str, int]]) -> list[checks.Bytes]:
-        look_only = self._options.look_only
-        return [
-            checks.check_bytes(self._backend, self._blobs, name, digest, look_only=look_only)
-            for name, digest, _ in items
-        ]
+        return [checks.check_bytes(self._backend, name, digest) for name, digest, _ in items]
 
     def _done(self, phase: str, batch: Batch, future: Future[list[checks.Bytes]]) -> None:
+        moving = False
         for (name, digest, agreed), found in zip(batch.items, future.result(), strict=True):
             if not found.there:
                 self._moved(digest)
@@ -270,14 +270,25 @@ class _Run:
             self.counts["bytes_read"] += found.read
             self._progress(found.read)
             if found.problem is not None:
-                self._notebook.add_problem(found.problem)
+                to_be_moved = found.problem.kind == "damaged" and not self._options.look_only
+                self._notebook.add_problem(found.problem, to_be_moved=to_be_moved)
+                moving = moving or to_be_moved
             elif phase == "blobs" and found.read != agreed:
                 self._check_size(name, digest, found.read)
         self.counts += batch.counts
         for problem in batch.problems:
             self._notebook.add_problem(problem)
-        if batch.last:
+        if moving:
+            # Durable first: whoever is killed after the move must still know what was found.
+            self._settle(phase, batch.last or self._after, now=True)
+            self._set_aside()
+        elif batch.last:
             self._settle(phase, batch.last)
+
+    def _set_aside(self) -> None:
+        """Move what was found to be damaged, in this run or in the one that it goes on with."""
+        for problem in self._notebook.to_be_moved():
+            self._notebook.moved(problem, checks.set_aside(self._backend, self._blobs, problem))
 
     def _moved(self, digest: str) -> None:
         """A blob went between the listing and the reading: to the fossils, or it is lost."""

@@ -1,10 +1,12 @@
 """Repair brings back what is damaged or missing, from the store or from another, and never makes things worse."""
 
 import pytest
-from operators_kit import disk_store, envelope, key, kinds, record, tree
+from operators_kit import Filled, disk_store, envelope, key, kinds, memory_store, record, tree
 
-from oarbank_cas import Origin, layout
+from oarbank_cas import Origin, Store, layout
 from oarbank_cas import entry as codec
+from oarbank_cas.backends.memory import MemoryBackend
+from oarbank_cas.errors import ConflictError
 from oarbank_cas.verify import Options
 
 REPAIR = Options(repair=True)
@@ -224,3 +226,67 @@ def test_many(filled, mirror):
         filled.flip(layout.blob(filled.blob(number)))
     report = heal(filled, mirror)
     assert report.by_kind == {"damaged": len(filled.jobs[::2])}
+
+
+def test_what_cannot_be_healed_is_kept_once(filled, mirror):
+    """However often it is tried; and never where it is sound."""
+    name = filled.entry(3)
+    filled.write(name, filled.read(name)[:-3])
+    mirror.write(name, mirror.read(name)[:-3])
+    for _ in range(3):
+        report = filled.store.verify(REPAIR, mirror.store)
+        assert kinds(report) == [("damaged", name)]
+    assert len(filled.names("damaged/")) == 1
+
+
+class Unconditional(MemoryBackend):
+    """Storage that ignores what a delete expects; `meanwhile` is done before each."""
+
+    exclusive = False
+    meanwhile = None
+
+    def delete(self, name, expected=None):
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().delete(name)
+
+
+def test_storage_that_ignores_what_a_delete_expects():
+    """Two meet one damaged blob, and a third brings it anew between: that one must not be removed."""
+    backend = Unconditional(atomic_move=False)
+    made = Filled(Store(backend, memory_store().descriptor), None).fill()
+    digest = made.blob()
+    name = layout.blob(digest)
+    sound = made.read(name)
+    made.flip(name)
+    stale = backend.stat(name)
+
+    def meanwhile():
+        # The other looked at the same moment, and wants to set the same incarnation aside.
+        with pytest.raises(ConflictError, match="another"):
+            made.store.blobs.move_aside(digest, stale)
+
+    backend.meanwhile = meanwhile
+    assert made.store.blobs.move_aside(digest, stale) in made.names("damaged/")
+    made.write(name, sound)
+    with pytest.raises(ConflictError, match="another"):
+        made.store.blobs.move_aside(digest, stale)
+    assert made.read(name) == sound
+    assert len(made.names("damaged/")) == 1
+
+
+def test_who_died_between_copy_and_removal(monkeypatch):
+    """Storage without conditions: after a session another goes on."""
+    now = [10**18]
+    backend = Unconditional(atomic_move=False, clock=lambda: now[0])
+    made = Filled(Store(backend, memory_store().descriptor), None).fill()
+    digest = made.blob()
+    made.flip(layout.blob(digest))
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "delete", lambda *_: False)
+        assert made.store.blobs.move_aside(digest, backend.stat(layout.blob(digest))) is None
+    now[0] += (made.store.descriptor.session_s + 1) * 10**9
+    assert made.store.blobs.move_aside(digest, backend.stat(layout.blob(digest)))
+    assert layout.blob(digest) not in made.names()
+    assert len(made.names("damaged/")) == 1

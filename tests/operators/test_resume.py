@@ -73,7 +73,7 @@ def test_less_is_read(filled, state, eager, monkeypatch):
     mend()
     read = []
     real = checks.check_bytes
-    monkeypatch.setattr(checks, "check_bytes", lambda *a, **k: read.append(a[2]) or real(*a, **k))
+    monkeypatch.setattr(checks, "check_bytes", lambda *a, **k: read.append(a[1]) or real(*a, **k))
     entries = []
     check_entry = checks.check_entry
     monkeypatch.setattr(checks, "check_entry", lambda *a: entries.append(a) or check_entry(*a))
@@ -93,6 +93,64 @@ def test_damage_that_was_found_before_is_still_told(filled, state, eager, monkey
     mend()
     assert layout.blob(digests[0]) not in filled.names()
     assert kinds(filled.store.verify(options)) == [("damaged", layout.blob(digests[0]))]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("at", ["before the move", "between copy and removal", "after the move"])
+def test_a_finding_is_durable_before_the_blob_is_moved(filled, state, monkeypatch, at, number):
+    """Cut off around each of three moves: the list is that of an unbroken run, and nothing is aside twice."""
+    monkeypatch.setattr("oarbank_cas.verify.batches._BATCH_ITEMS", 4)
+    blobs = filled.names("blobs/")
+    names = [blobs[0], blobs[20], blobs[-1]]
+    for name in names:
+        filled.flip(name)
+    filled.write("blobs/zz/foreign", b"")
+    filled.remove(layout.blob(filled.blob(1)))
+    backend = filled.store.backend
+    if backend.atomic_move and at.startswith("between"):
+        pytest.skip("one step")
+    method = "rename" if backend.atomic_move else "copy" if at.startswith("between") else "delete"
+    real, calls = getattr(backend, method), []
+
+    def cut(*args):
+        calls.append(args)
+        if len(calls) == number and at == "before the move":
+            raise Stop
+        answer = real(*args)
+        if len(calls) == number:
+            raise Stop
+        return answer
+
+    options = Options(resume=str(state), workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, method, cut)
+        with pytest.raises(Stop):
+            filled.store.verify(options)
+    report = filled.store.verify(options)
+    assert report.resumed
+    missing = ("missing", layout.blob(filled.blob(1)))
+    assert kinds(report) == sorted([*(("damaged", name) for name in names), missing, ("foreign", "blobs/zz/foreign")])
+    assert all(problem.aside == (problem.kind == "damaged") for problem in report.problems)
+    assert report.counts["blobs"] == report.counts["blobs_read"] == 12 * 3 + 2 - 1
+    assert len(filled.names("damaged/")) == 3
+
+
+def test_damage_that_another_met_first(filled, state, eager, monkeypatch):
+    """Between the finding and the move a reader sets the blob aside, or brings it back: it is told all the same."""
+    digest = filled.blob()
+    sound = filled.read(layout.blob(digest))
+    filled.flip(layout.blob(digest))
+    real = checks.set_aside
+
+    def late(*args):
+        assert not filled.store.blobs.check(digest)
+        filled.write(layout.blob(digest), sound)
+        return real(*args)
+
+    monkeypatch.setattr(checks, "set_aside", late)
+    report = filled.store.verify(Options(resume=str(state)))
+    assert [(problem.kind, problem.aside) for problem in report.problems] == [("damaged", True)]
+    assert filled.read(layout.blob(digest)) == sound
 
 
 def test_breaks_while_repairing(filled, mirror, state, eager, monkeypatch):
