@@ -28,7 +28,8 @@ from oarbank_cas.errors import (
 _CHUNK = 2**20
 _TRIES = 5
 _TIMEOUT_S = 60
-_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_MESSAGE = 4096
+_AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
 def upload(
@@ -62,7 +63,7 @@ def upload(
             def send() -> int:
                 file.seek(0)
                 # The server checks the checksum that the URL was signed with: a file that changes now is refused.
-                sent = {**headers, "Content-Length": str(size), "Content-Type": "application/octet-stream"}
+                sent = {**headers, "Content-Length": str(size)}
                 with _open("PUT", url, sent, file) as answer:
                     answer.read()
                 return 200
@@ -70,7 +71,7 @@ def upload(
             status = _tried(send, digest, sleep)
     except OSError as error:
         raise InvalidInputError(f"cannot be read: {error.strerror}", label) from error
-    if status in (409, 412):
+    if status == 412:
         return False
     if status == 400:
         raise StorageIOError(f"the server refused the bytes of {label}: they changed on the way; upload again")
@@ -185,13 +186,21 @@ def _tried(send: Callable[[], int], digest: str, sleep: Callable[[float], None])
         except urllib.error.HTTPError as error:
             with error:
                 if error.code not in _AGAIN:
-                    return error.code
+                    return _status(error)
                 said = f"HTTP {error.code}"
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             said = type(error).__name__
     raise UnavailableError(
         f"blob {digest}: no answer in {_TRIES} tries, last {said}: check the network, then try again"
     )
+
+
+def _status(error: urllib.error.HTTPError) -> int:
+    """What is meant by an answer: some servers say 400 where a grant is over."""
+    said = b""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        said = error.read(_MESSAGE) if error.code == 400 else b""
+    return 403 if b"<Code>AccessDenied<" in said else error.code
 
 
 def _raise_for(status: int, digest: str) -> None:

@@ -37,8 +37,10 @@ def path(tmp_path):
 def test_there_and_back(store, path, tmp_path):
     (put,) = store.grant_put([DIGEST, DIGEST])
     assert upload(put.to_json(), path) is True
+    assert put.headers["content-type"] == "application/octet-stream"
     assert store.get_bytes(DIGEST) == DATA
-    assert upload(put.to_json(), path) is False, "a grant creates, and never replaces"
+    if s3_kit.capabilities().create_if_absent:
+        assert upload(put.to_json(), path) is False, "a grant creates, and never replaces"
     (get,) = store.grant_get([DIGEST])
     assert download(get.to_json(), tmp_path / "back") == len(DATA)
     assert (tmp_path / "back").read_bytes() == DATA
@@ -67,8 +69,9 @@ def test_what_is_signed_cannot_be_left_out(store, path, change):
     (put,) = store.grant_put([DIGEST])
     document = put.to_json()
     del document["headers"][change]
-    with pytest.raises(PermissionDeniedError):
-        upload(document, path)
+    # A server that refuses before it has read the body may leave no answer.
+    with pytest.raises((PermissionDeniedError, UnavailableError)):
+        upload(document, path, sleep=lambda _: None)
     assert not store.has(DIGEST)
 
 
