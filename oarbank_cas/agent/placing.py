@@ -46,7 +46,7 @@ def place_tree(root: Folder, mount: str, files: Sequence[FileRef], bring: Bring,
         mount: a portable path.
         files: what is to stand there; their paths are checked and do not clash.
         bring: makes each of them.
-        at_once: of them best made at once, where their bytes come from afar.
+        at_once: of them best made at once.
 
     Returns:
         False where exactly these files stood there already.
@@ -110,10 +110,11 @@ def _fill(tree: Folder, files: Sequence[FileRef], bring: Bring, mode: int, at_on
             for file in group:
                 bring(inside, file.path.rpartition("/")[2], file, mode)
 
-    if len(tasks) == 1:
-        work(tasks[0])
+    if len(tasks) == 1 or at_once == 1:
+        for task in tasks:
+            work(task)
         return
-    with ThreadPoolExecutor(max(at_once, os.cpu_count() or 1), thread_name_prefix="oarbank-cas-place") as pool:
+    with ThreadPoolExecutor(at_once, thread_name_prefix="oarbank-cas-place") as pool:
         futures = [pool.submit(work, task) for task in tasks]
         try:
             for future in futures:

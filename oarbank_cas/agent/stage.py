@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -95,15 +95,23 @@ class Stager:
         except InvalidInputError as error:
             raise CorruptError(f"{error}; the dataset cannot be used") from error
 
-    def check_present(self, files: Iterable[FileRef], label: str) -> None:
+    def check_present(self, files: Iterable[FileRef], label: str, known: Mapping[str, int] | None = None) -> None:
         """Check that every file is in the store, with the size that its manifest or envelope says.
+
+        Args:
+            files: any number.
+            label: what they belong to, for messages.
+            known: sizes of blobs that are at hand, for which the store is not asked.
 
         Raises:
             NotFoundError: one is absent.
             CorruptError: one has another size.
         """
         wanted = list(files)
-        for file, size in zip(wanted, self._blobs.sizes_for_readers([file.digest for file in wanted]), strict=True):
+        known = known or {}
+        asked = self._blobs.sizes_for_readers([file.digest for file in wanted if file.digest not in known])
+        for file in wanted:
+            size = known[file.digest] if file.digest in known else next(asked)
             if size is None:
                 raise NotFoundError(f"{label}: {file.path} is not in the store (blob {file.digest})")
             if size != file.size:
@@ -140,12 +148,13 @@ class Stager:
 
         envelope = parse_spec(spec).envelope
         plan = self._plan(envelope, resolver)
-        for planned in plan:
-            self.check_present(planned.files, f"dataset {planned.dataset}")
         everything = [file for planned in plan for file in planned.files]
         real = os.path.realpath(workdir)
         mounted: list[Mounted] = []
         with Folder(workdir) as root, supply_for(self._blobs, everything, placement, progress) as supply:
+            for planned in plan:
+                self.check_present(planned.files, f"dataset {planned.dataset}", supply.known)
+            supply.fill()
             for name, dataset, mount, files in plan:
                 supply.placed = []
                 placed = place_tree(root, mount, files, supply.bring, supply.at_once)
@@ -244,6 +253,7 @@ class Stager:
         with Folder(directory) as root:
             waiting = [(path, file) for path, file in files if not _stands(root, path, file)]
             with supply_for(self._blobs, [file for _, file in waiting], "auto", progress) as supply:
+                supply.fill()
                 return sum(in_order(lambda item: place_file(root, *item, supply.bring), waiting, supply.at_once))
 
 

@@ -18,7 +18,7 @@ from oarbank_cas.cache.reads import CachedBlobs
 from oarbank_cas.errors import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from oarbank_cas.agent.workdir import Folder
     from oarbank_cas.blobs import Blobs
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 EMPTY = hashlib.sha256().hexdigest()
 _TRIES = 3
+_SMALL = 128 * 1024
 
 
 class Supply(Protocol):
@@ -38,10 +39,15 @@ class Supply(Protocol):
     Attributes:
         placed: what it has placed, as far as a record of it is worth while.
         at_once: files that are best brought at once.
+        known: sizes of blobs for which the store need not be asked.
     """
 
     placed: list[Placed]
     at_once: int
+    known: Mapping[str, int]
+
+    def fill(self) -> None:
+        """Get ready: what is better done for all files at once than one by one."""
 
     def bring(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
         """See `placing.Bring`."""
@@ -52,6 +58,8 @@ def supply_for(
     blobs: Blobs, files: Sequence[FileRef], placement: Placement, progress: Progress | None
 ) -> Iterator[Supply]:
     """What brings these files: out of the cache, where there is one, which keeps them until this ends.
+
+    The store is not asked for any yet.
 
     Args:
         blobs: the store's blobs, or a cache before them.
@@ -64,8 +72,7 @@ def supply_for(
         if isinstance(blobs, CachedBlobs) and files and not blobs.resting:
             with blobs.sparing():
                 rows = stack.enter_context(blobs.cache.holding({file.digest for file in files}))
-                supply = cached = FromCache(blobs, rows, placement, progress)
-                cached.fill(files)
+                supply = FromCache(blobs, files, rows, placement, progress)
         yield supply
 
 
@@ -81,7 +88,11 @@ class FromStore:
         self._blobs = blobs
         self._progress = progress
         self.placed: list[Placed] = []
-        self.at_once = blobs.requests_at_once
+        self.at_once = max(blobs.requests_at_once, os.cpu_count() or 1)
+        self.known: Mapping[str, int] = {}
+
+    def fill(self) -> None:
+        """See `Supply.fill`: nothing."""
 
     def bring(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
         """See `placing.Bring`."""
@@ -96,29 +107,39 @@ class FromCache:
 
     Args:
         blobs: the store's blobs, and the cache before them.
-        rows: what the cache holds for this; completed by `fill`.
+        files: all that may be wanted.
+        rows: what the cache has of them, and keeps; completed by `fill`.
         placement: how.
         progress: called with the bytes of each.
     """
 
     def __init__(
-        self, blobs: CachedBlobs, rows: dict[str, Row], placement: Placement, progress: Progress | None
+        self,
+        blobs: CachedBlobs,
+        files: Sequence[FileRef],
+        rows: dict[str, Row],
+        placement: Placement,
+        progress: Progress | None,
     ) -> None:
         self._blobs = blobs
         self._cache = blobs.cache
+        self._files = files
         self._rows = rows
         self._placement = placement
         self._progress = progress
         self.placed: list[Placed] = []
-        self.at_once = 1
+        # Small files are the interpreter's work, which threads only slow down.
+        self.at_once = 1 if sum(file.size for file in files) < _SMALL * len(files) else os.cpu_count() or 1
+        self.known: Mapping[str, int] = {digest: row.size for digest, row in rows.items()}
 
-    def fill(self, files: Sequence[FileRef]) -> None:
-        """Bring what is absent into the cache, several at once; what other processes are bringing comes last.
+    def fill(self) -> None:
+        """See `Supply.fill`: what is absent is brought in; what other processes are bringing comes last."""
+        wanted = {file.digest: file.size for file in self._files if file.size and file.digest not in self._rows}
+        if wanted:
+            with self._blobs.sparing():
+                self._fill_all(wanted)
 
-        Raises:
-            CacheError: the cache cannot be used.
-        """
-        wanted = {file.digest: file.size for file in files if file.size and file.digest not in self._rows}
+    def _fill_all(self, wanted: dict[str, int]) -> None:
         wanted = {digest: size for digest, size in wanted.items() if size <= self._cache.budget}
         at_once = max(self._blobs.requests_at_once, os.cpu_count() or 1)
 
@@ -160,7 +181,7 @@ class FromCache:
                     return
             finally:
                 os.close(source)
-        self._blobs.fetch(file.digest, fd, label)
+        self._blobs.straight.copy_to(file.digest, fd, label)
 
     def _open(self, file: FileRef, *, noting: bool = True) -> int | None:
         """The cached blob, brought anew where it was found wrong; None where the store is to be read."""

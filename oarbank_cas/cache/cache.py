@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import itertools
 import os
 import stat
@@ -22,7 +21,8 @@ from oarbank_cas.cache import room
 from oarbank_cas.cache.folder import READ, CacheFolder
 from oarbank_cas.cache.index import Index, IndexLostError, Row, flushes_needed, note_of
 from oarbank_cas.contracts.canonical import check_digest
-from oarbank_cas.errors import CacheError, StorageIOError
+from oarbank_cas.errors import CacheError, CorruptError, NotFoundError, StorageIOError
+from oarbank_cas.transfer import hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 Fetch: TypeAlias = "Callable[[str, int, str], int]"
 """Brings a blob: digest, descriptor, what messages call it; gives its size.
 
-The file is open for reading and writing and may hold the beginning of the blob, or anything else, that a bringer who
-died has left. When this returns it holds the blob's bytes, which were hashed, and nothing else. An `OSError` of the
+The file is open for reading and writing and may hold the beginning of the blob, or anything else, that another bringer
+has left. When this returns it holds the blob's bytes, which were hashed, and nothing else. An `OSError` of the
 file comes as the cause of a StorageIOError.
 """
 
@@ -85,8 +85,14 @@ class Cache:
         row = self._again(lambda: self.index.use([check_digest(digest, "digest")])).get(digest)
         return self.open_known(digest, row) if row is not None else None
 
-    def open_known(self, digest: str, row: Row) -> int | None:
-        """As `open`, where the index has been asked already."""
+    def open_known(self, digest: str, row: Row, *, noting: bool = True) -> int | None:
+        """As `open`, where the index has been asked already.
+
+        Args:
+            digest: which.
+            row: what the index said.
+            noting: note how the file looks where it had to be hashed. In vain where it is to be linked.
+        """
         try:
             fd = os.open(self.folder.blob(digest), READ)
         except OSError as error:
@@ -96,7 +102,7 @@ class Cache:
             return None
         sure = False
         try:
-            sure = note_of(os.fstat(fd)) == row.note or self._settle(digest, fd)
+            sure = note_of(os.fstat(fd)) == row.note or self._settle(digest, fd, noting=noting)
         except OSError as error:
             self.folder.raise_for(error)
         finally:
@@ -116,32 +122,33 @@ class Cache:
             os.close(fd)
         return fd is not None
 
-    def _settle(self, digest: str, fd: int) -> bool:
+    def _settle(self, digest: str, fd: int, *, noting: bool) -> bool:
         """Hash a file that is in doubt: note it where it is right, drop it where it is not."""
         for _ in range(_TRIES):
-            noted = stat.S_ISREG(os.fstat(fd).st_mode) and self._put_right(fd)
-            before = os.fstat(fd)
-            if not stat.S_ISREG(before.st_mode) or hash_file(fd) != digest:
+            before, is_right = self._put_right(fd)
+            if not stat.S_ISREG(before.st_mode) or hash_file(fd)[0] != digest:
                 self.drop(digest, before)
                 return False
+            os.lseek(fd, 0, os.SEEK_SET)
             note = note_of(before)
             if note_of(os.fstat(fd)) == note:
-                if noted:
+                if noting and is_right:
                     self._again(partial(self.index.renote, digest, note))
                 return True
         return True  # right each time: others make and remove hard links of it all the while
 
-    def _put_right(self, fd: int) -> bool:
-        """Give a blob's file its fixed time and mode, which a job may have changed; False where that is not allowed."""
+    def _put_right(self, fd: int) -> tuple[os.stat_result, bool]:
+        """Give a blob's file its fixed time and mode, which a job may have changed; its status, and whether it has."""
         st = os.fstat(fd)
+        is_right = (st.st_mtime_ns, stat.S_IMODE(st.st_mode)) == (MTIME_NS, self.folder.blob_mode)
+        if is_right or not stat.S_ISREG(st.st_mode) or os.name == "nt":
+            return st, is_right
         try:
-            if st.st_mtime_ns != MTIME_NS:
-                os.utime(fd if os.utime in os.supports_fd else "", ns=(time.time_ns(), MTIME_NS))
-            if stat.S_IMODE(st.st_mode) != self.folder.blob_mode and hasattr(os, "fchmod"):
-                os.fchmod(fd, self.folder.blob_mode)
-        except (PermissionError, FileNotFoundError):
-            return False
-        return True
+            os.utime(fd, ns=(time.time_ns(), MTIME_NS))
+            os.fchmod(fd, self.folder.blob_mode)
+        except PermissionError:  # another user's
+            return st, False
+        return os.fstat(fd), True
 
     def drop(self, digest: str, seen: os.stat_result | None) -> None:
         """Remove a blob that is wrong, or gone. The next who wants it brings it anew.
@@ -210,12 +217,25 @@ class Cache:
                 return None
             try:
                 return self._bring(digest, size, fetch)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    oscalls.unlink(self.folder.partial(digest))
-                with contextlib.suppress(CacheError):
-                    self.index.unclaim(digest)
-                raise
+            except BaseException as error:
+                if (
+                    isinstance(error, OSError | CacheError | CorruptError | NotFoundError)
+                    or self._came(digest) < _CHUNK
+                ):
+                    self._give_up(digest)
+                raise  # else the next goes on from what came, and its room is kept
+
+    def _came(self, digest: str) -> int:
+        try:
+            return os.stat(self.folder.partial(digest)).st_size
+        except OSError:
+            return 0
+
+    def _give_up(self, digest: str) -> None:
+        with contextlib.suppress(OSError):
+            oscalls.unlink(self.folder.partial(digest))
+        with contextlib.suppress(CacheError):
+            self.index.unclaim(digest)
 
     def _bring(self, digest: str, size: int, fetch: Fetch) -> int:
         path, target = self.folder.partial(digest), self.folder.blob(digest)
@@ -283,16 +303,6 @@ class Cache:
             return act()
         except IndexLostError:
             return act()
-
-
-def hash_file(fd: int) -> str:
-    """The digest of an open file; it is at its beginning then."""
-    os.lseek(fd, 0, os.SEEK_SET)
-    state = hashlib.sha256()
-    while chunk := os.read(fd, _CHUNK):
-        state.update(chunk)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return state.hexdigest()
 
 
 def _check_space(fd: int, size: int) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from oarbank_cas.backends.base import ObjectStat, Reader
 from oarbank_cas.blobs import BlobReader, Blobs
-from oarbank_cas.cache.cache import hash_file
 from oarbank_cas.cache.carrying import Carrier, Placement
 from oarbank_cas.errors import CacheError, StorageIOError
+from oarbank_cas.transfer import empty, hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,10 +72,8 @@ class CachedBlobs(Blobs):
     # -- reads
 
     def fetch(self, digest: str, fd: int, label: str) -> int:
-        """Bring a blob from the store; see `cache.Fetch`. Transfers that go on where one was cut belong here."""
-        os.lseek(fd, 0, os.SEEK_SET)
-        os.ftruncate(fd, 0)
-        return self.straight.copy_to(digest, fd, label)
+        """Bring a blob from the store, going on from what another began; see `cache.Fetch`."""
+        return self.straight.copy_to(digest, fd, label, resume=True)
 
     def _open_cached(self, digest: str) -> int | None:
         """A descriptor of a cached blob, brought in first where it is not there; None where the store is to be read."""
@@ -105,17 +103,19 @@ class CachedBlobs(Blobs):
             with self.straight.open(digest) as reader:
                 return reader.readall() or b""
 
-    def copy_to(self, digest: str, fd: int, label: str) -> int:
+    def copy_to(self, digest: str, fd: int, label: str, *, resume: bool = False) -> int:
         """See `Blobs.copy_to`. Bytes that were verified on their way into the cache are not again."""
         source = self._open_cached(digest)
         if source is not None:
+            empty(fd)
+            resume = False
             try:
                 size = self.carry(digest, source, fd, label)
             finally:
                 os.close(source)
             if size is not None:
                 return size
-        return self.fetch(digest, fd, label)
+        return self.straight.copy_to(digest, fd, label, resume=resume)
 
     def carry(self, digest: str, source: int, fd: int, label: str, placement: Placement = "auto") -> int | None:
         """Copy an open cached blob to an open, empty file; None where that failed, and the store is to be read.
@@ -137,7 +137,7 @@ class CachedBlobs(Blobs):
             before.st_size,
         ):
             # Written, or only linked, while it was copied.
-            return before.st_size if hash_file(fd) == digest else None
+            return before.st_size if hash_file(fd)[0] == digest else None
         return before.st_size
 
     def size_for_readers(self, digest: str) -> int | None:

@@ -244,7 +244,7 @@ def test_a_failure_half_way_leaves_no_mount(store, workdir, way, failure, monkey
         damage(store, b"150")
     elif failure == "lost meanwhile":
         lose(store, b"150")
-        monkeypatch.setattr(store._stager, "check_present", lambda files, label: None)
+        monkeypatch.setattr(store._stager, "check_present", lambda files, label, known=None: None)
         expected = NotFoundError
     else:
         real = store.blobs.copy_to
