@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -113,3 +117,62 @@ def bench(request):
         made = Bench(request.param)
         world.CURRENT = made.world
         yield made
+
+
+# -- processes that are killed
+
+SPAWN = """
+import os, sys, traceback
+from tests.gc import crash_child
+for line in sys.stdin:
+    root, what, number, when = line.split("\\t")
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        os.dup2(write, 1)
+        try:
+            crash_child.main(root, what, number, when.strip())
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(3)
+    os.close(write)
+    with os.fdopen(read) as out:
+        told = out.read()
+    _, status = os.waitpid(pid, 0)
+    print(os.waitstatus_to_exitcode(status), told.replace("\\n", "\\t"), flush=True)
+"""
+
+
+class Children:
+    """Forks children that run `crash_child`, from a process that has imported everything already."""
+
+    def __init__(self):
+        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SPAWN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
+        )
+
+    def run(self, root, what, number=0, when="before"):
+        """Exit code, and what the child had said until it died."""
+        self.process.stdin.write(f"{root}\t{what}\t{number}\t{when}\n")
+        self.process.stdin.flush()
+        code, _, told = self.process.stdout.readline().partition(" ")
+        said = {}
+        for line in told.split("\t"):
+            if line.strip().startswith("{"):
+                said.update(json.loads(line))
+        return int(code), said
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def children():
+    children = Children()
+    yield children
+    children.close()

@@ -1,7 +1,7 @@
 """A process that works on a store on disk, and kills itself at the N-th operation of its backend.
 
-Arguments: the store's directory, what to do, N, and `before` or `after`. Prints one line of JSON for each thing that
-returned, flushed, so that its parent knows what was promised. N of 0 never kills.
+Arguments: the store's directory, what to do (`repair --resume from STORE`), N, and `before` or `after`. Prints one line
+of JSON for each thing that returned, flushed, so that its parent knows what was promised. N of 0 never kills.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import threading
 
 from oarbank_cas import descriptor as descriptors
 from oarbank_cas import layout
@@ -23,6 +24,8 @@ from oarbank_cas.gc.retention import Policy
 from oarbank_cas.intake import Intake
 from oarbank_cas.lookups import Lookups
 from oarbank_cas.results import Origin, Results
+from oarbank_cas.store import Store
+from oarbank_cas.verify import Options as VerifyOptions
 from tests.gc.scenarios import KEY, OTHER, X, Y, envelope
 
 OPERATIONS = (
@@ -39,18 +42,21 @@ class KillingBackend(Backend):
         self._number = number
         self._when = when
         self.count = 0
+        self._lock = threading.Lock()
         self.where = backend.where
         self.atomic_move = backend.atomic_move
         self.group_commit = backend.group_commit
 
     def _step(self, name, *arguments):
-        self.count += 1
-        if self.count == self._number and self._when == "before":
+        with self._lock:
+            self.count += 1
+            due = self.count == self._number
+        if due and self._when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             return getattr(self._backend, name)(*arguments)
         finally:
-            if self.count == self._number and self._when == "after":
+            if due and self._when == "after":
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def listing(self, prefix, after=""):
@@ -90,13 +96,31 @@ def publish(rooms, key, contents, token):
     say(recorded=key, new=recorded.recorded)
 
 
+def check_store(backend, descriptor, what, source):
+    """`verify` or `repair`; with `--resume` its state is kept beside the store."""
+    command, _, resume = what.partition(" ")
+    options = VerifyOptions(
+        repair=command == "repair", resume=f"{backend.where}.state" if resume else None, workers=1, list_orphans=True
+    )
+    store = Store(backend, descriptor)
+    if command == "repair":
+        with Store.open(source, read_only=True) as other:
+            report = store.verify(options, other)
+    else:
+        report = store.verify(options)
+    found = sorted((each.kind, each.name, each.aside, each.healed) for each in report.problems)
+    say(exit=report.exit_code, found=found, counts=report.to_json()["counts"])
+
+
 def main(root, what, number, when):
     backend = KillingBackend(LocalBackend(root, layout.DESCRIPTOR), int(number), when)
     data, _ = backend._backend.read(layout.DESCRIPTOR, descriptors.MAX_BYTES)
     descriptor = descriptors.decode(data, root)
     blobs = Blobs(backend, descriptor.session_s)
     results = Results(backend, blobs, Lookups(backend, blobs, descriptor.session_s), descriptor.session_s)
-    if what == "publish":
+    if what.startswith(("verify", "repair")):
+        check_store(backend, descriptor, *what.split(" from "))
+    elif what == "publish":
         publish((backend, blobs, results), KEY, (X, Y), "a")
     elif what == "rerecord":
         results.invalidate(OTHER, by="operator", reason="wrong")

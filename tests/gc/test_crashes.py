@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -23,61 +20,6 @@ from .scenarios import KEY, OTHER, X, Y
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL and fork")
 
 OPTIONS = Options(anyway=True, allow_no_roots=True, yes_really=True)
-SPAWN = """
-import os, sys, traceback
-from tests.gc import crash_child
-for line in sys.stdin:
-    root, what, number, when = line.split("\\t")
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(read)
-        os.dup2(write, 1)
-        try:
-            crash_child.main(root, what, number, when.strip())
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(3)
-    os.close(write)
-    with os.fdopen(read) as out:
-        told = out.read()
-    _, status = os.waitpid(pid, 0)
-    print(os.waitstatus_to_exitcode(status), told.replace("\\n", "\\t"), flush=True)
-"""
-
-
-class Children:
-    """Forks children that run `crash_child`, from a process that has imported everything already."""
-
-    def __init__(self):
-        root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SPAWN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
-        )
-
-    def run(self, root, what, number=0, when="before"):
-        """Exit code, and what the child had said until it died."""
-        self.process.stdin.write(f"{root}\t{what}\t{number}\t{when}\n")
-        self.process.stdin.flush()
-        code, _, told = self.process.stdout.readline().partition(" ")
-        said = {}
-        for line in told.split("\t"):
-            if line.strip().startswith("{"):
-                said.update(json.loads(line))
-        return int(code), said
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait()
-
-
-@pytest.fixture(scope="module")
-def children():
-    children = Children()
-    yield children
-    children.close()
 
 
 @pytest.fixture(scope="module")
