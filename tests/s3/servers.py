@@ -1,7 +1,8 @@
 """S3 servers on the loopback, for tests: started when first needed, shared by all workers, gone when they are.
 
 A guard process starts the server, writes down where it is, and ends it as soon as the process that it was started for
-is no more. Nothing has to be stopped, and a killed test run leaves nothing.
+is no more. Where the guard itself is killed, the kernel ends the server. Nothing has to be stopped, and a killed test
+run leaves no process.
 
     python -m tests.s3.servers rclone -- pytest tests/s3     run a command with a server of another kind
 """
@@ -22,6 +23,12 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+
+# The modules beside this one are imported by name, however it is run itself.
+sys.path.append(str(Path(__file__).parent))
+
+import ceph_kit
+from ending import die_with_parent
 
 ACCESS = "tests"
 SECRET = "-".join(("only", "for", "tests"))  # no secret: these servers listen on the loopback for a minute
@@ -106,7 +113,12 @@ def moto(folder, ports):
     return [program("moto_server"), "-H", "127.0.0.1", "-p", str(ports[0])], {}
 
 
-KINDS = {"seaweed": seaweed, "rclone": rclone, "juicefs": juicefs, "moto": moto}
+def ceph(folder, ports):
+    """Ceph's gateway: the one that is installed, or another release's from a folder; see `ceph_kit`."""
+    return ceph_kit.command(folder, ports, ACCESS, SECRET), {}
+
+
+KINDS = {"seaweed": seaweed, "ceph": ceph, "rclone": rclone, "juicefs": juicefs, "moto": moto}
 
 
 def client(server, **more):
@@ -173,8 +185,9 @@ def guard(kind, pid, described):
             with open(log, "wb") as output:
                 child = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=folder,
-                    env={**os.environ, **environment},
+                    env={**os.environ, **environment}, preexec_fn=die_with_parent(),
                 )  # fmt: skip
+            server |= {"guard": os.getpid(), "server": child.pid}
             wait_until_it_works(server, lambda: child.poll() is None and lives(pid))
         except Exception as error:  # noqa: BLE001 - told to those who wait
             server = {"failed": f"{error}\n{log.read_text(errors='replace')[-2000:]}"}
@@ -187,8 +200,17 @@ def guard(kind, pid, described):
         if child is not None:
             child.kill()
             child.wait()
+        for left in (folder, Path(described).parent):
+            _remove(left)
+
+
+def _remove(folder):
+    """Remove a folder into which processes that are about to end may still write."""
+    for _ in range(30):
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(Path(described).parent, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
 
 
 def lives(pid):
@@ -255,6 +277,8 @@ def main():
     arguments = parser.parse_args()
     if arguments.guard is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, lambda *_: sys.exit(1))  # so that it ends the server first
         guard(arguments.kind, arguments.guard, arguments.described)
         return 0
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
