@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from oarbank_cas.backends.s3.options import S3Options
     from oarbank_cas.backends.s3.wire import Wire
+    from oarbank_cas.cache.cache import Cache
 
 
 @dataclass(slots=True)
@@ -134,6 +135,28 @@ def lifecycle_problems(rules: list[Mapping[str, Any]], prefix: str) -> list[str]
             if move.get("StorageClass") in ("GLACIER", "DEEP_ARCHIVE")
         ]
     return said
+
+
+def examine_cache(report: Report, cache: Cache, workdir: str) -> None:
+    """Add to a report what this machine's cache can do for a work directory there."""
+    from oarbank_cas.cache.carrying import abilities
+
+    try:
+        cache.folder.prepare()
+        cache.index.rows([])
+        works = abilities(cache.folder.where, workdir)
+    except CasError as error:
+        report.problems.append(f"the cache cannot be used: {error}")
+        return
+    except OSError as error:
+        report.problems.append(f"no file can be placed in {os.path.abspath(workdir)}: {error.strerror}")
+        return
+    where = f"from {cache.folder.where} to {os.path.abspath(workdir)}"
+    for way, works_here in works.items():
+        answer = "yes" if works_here else "no"
+        report.checks.append({"check": f"cache: places by {way}", "answer": answer, "detail": where})
+    if not works["reflink"]:
+        report.consequences.append("files are placed from the cache as copies, each of which takes its own space")
 
 
 def _directory(path: str) -> Report:

@@ -67,6 +67,7 @@ class Cache:
         self.index = Index(self.folder)
         self.room = room.Room(self.folder, self.index, budget)
         self._holds = itertools.count(1)
+        self._buried = False
 
     @property
     def budget(self) -> int:
@@ -213,6 +214,9 @@ class Cache:
             fd = self.open(digest)  # brought by whoever had the lock
             if fd is not None:
                 return fd
+            if not self._buried:
+                self._buried = True
+                self.room.bury()
             if not self.room.claim(digest, size):
                 return None
             try:

@@ -5,8 +5,10 @@ What a pair of file systems cannot do is found out once and remembered for as lo
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 from typing import Literal, TypeAlias, get_args
 
 from oarbank_cas.backends import oscalls
@@ -70,6 +72,31 @@ class Carrier:
                 return False
             raise
         return True
+
+
+def abilities(source: str, target: str) -> dict[str, bool]:
+    """What works from one folder to another, tried with files of a moment: `reflink`, `hardlink`.
+
+    Raises:
+        OSError: no file can be made there.
+    """
+    name = f".oarbank-cas-{secrets.token_hex(8)}"
+    one, two, three = os.path.join(source, name), os.path.join(target, f"{name}-r"), os.path.join(target, f"{name}-l")
+    try:
+        with open(one, "x+b", buffering=0) as given, open(two, "x+b", buffering=0) as taken:
+            given.write(bytes(4096))
+            shared = oscalls.share_blocks(given.fileno(), taken.fileno())
+        try:
+            os.link(one, three)
+        except (OSError, NotImplementedError):
+            linked = False
+        else:
+            linked = True
+    finally:
+        for path in (one, two, three):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+    return {"reflink": shared, "hardlink": linked}
 
 
 def _copy_inside(source: int, target: int, size: int) -> None:

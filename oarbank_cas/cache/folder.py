@@ -17,6 +17,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import secrets
 import stat
 import weakref
@@ -38,9 +39,16 @@ _FOLDERS = (BLOBS, PARTIAL, LIVE, MOUNTS)
 _NEW = ".oarbank-cas-"
 _MAX_DESCRIPTOR = 64 * 1024
 _TRIES = 100
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 READ = os.O_RDONLY | _BINARY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 WRITE = os.O_RDWR | os.O_CREAT | _BINARY | getattr(os, "O_NOFOLLOW", 0)
+
+
+def is_blob_path(path: str) -> bool:
+    """Whether a path below `blobs/` is where a blob stands."""
+    group, _, digest = path.replace(os.sep, "/").partition("/")
+    return _DIGEST.fullmatch(digest) is not None and digest[:2] == group
 
 
 class CacheFolder:
@@ -83,6 +91,8 @@ class CacheFolder:
         try:
             if make:
                 os.makedirs(self.where, exist_ok=True)
+            elif not os.path.isdir(self.where):
+                raise CacheError(f"there is no cache at {self.where}: check --cache")
             names = set(os.listdir(self.where))
             if layout.DESCRIPTOR in names:
                 raise CacheError(f"{self.where} is a store, and no cache: name another directory")

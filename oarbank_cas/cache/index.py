@@ -14,7 +14,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import sqlite3
 import sys
 import threading
@@ -35,7 +34,6 @@ _BUSY_S = 20.0
 _DAMAGED = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR_SHORT_READ", "SQLITE_FORMAT", "SQLITE_ERROR"})
 """The last where the tables are not those that are expected."""
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SCHEMA = """
 CREATE TABLE blobs (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, note TEXT NOT NULL, used INTEGER NOT NULL)
     WITHOUT ROWID;
@@ -286,6 +284,6 @@ def _standing(blobs: str) -> Iterator[tuple[str, int, int]]:
     for group in os.scandir(blobs):
         if group.is_dir(follow_symlinks=False):
             for found in os.scandir(group.path):
-                if _DIGEST.fullmatch(found.name) and found.name[:2] == group.name:
+                if places.is_blob_path(f"{group.name}/{found.name}"):
                     st = found.stat(follow_symlinks=False)
                     yield found.name, st.st_size, st.st_ctime_ns

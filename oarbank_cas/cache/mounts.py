@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,6 +22,9 @@ Placed: TypeAlias = tuple[str, str, int, str, bool]
 """A file as it was placed: path in the mount, digest, size, how it looked (`look_of`), whether it is a hard link."""
 
 _MAX_BYTES = 512 * 2**20
+_MAX_HEADER = 64 * 1024
+_LOOKED_AFTER = 32
+"""Records that are looked after whenever one is written: so those whose mounts are gone never become many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +93,21 @@ class MountRecords:
         return self._folder.path(places.MOUNTS, f"{_prefix(workdir)}{below}.json")
 
     def write(self, record: MountRecord) -> None:
-        """Keep a record, in the place of an older one of the same mount."""
+        """Keep a record, in the place of an older one of the same mount; some of those whose mounts are gone go."""
         try:
             self._folder.write_new(self._path(record.workdir, record.mount), _encoded(record))
+            names = os.listdir(self._folder.path(places.MOUNTS))
         except OSError as error:
             self._folder.raise_for(error)
+        for name in random.sample(names, min(len(names), _LOOKED_AFTER)):
+            self._look_after(self._folder.path(places.MOUNTS, name))
+
+    def _look_after(self, path: str) -> None:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            with open(path, "rb") as file:
+                header = json.loads(file.readline(_MAX_HEADER))
+            if not MountRecord(**header, files=[]).stands:
+                os.unlink(path)
 
     def remove(self, record: MountRecord) -> None:
         """Forget a mount."""
@@ -135,16 +149,18 @@ def _prefix(workdir: str) -> str:
 
 
 def _encoded(record: MountRecord) -> bytes:
-    # Not by `asdict`, which copies every file's row three times over.
-    return json.dumps({field.name: getattr(record, field.name) for field in fields(record)}).encode()
+    # Two lines, so that what the record is about can be read alone. Not by `asdict`, which copies every row thrice.
+    header = {field.name: getattr(record, field.name) for field in fields(record) if field.name != "files"}
+    return f"{json.dumps(header)}\n{json.dumps(record.files)}\n".encode()
 
 
 def _decoded(path: str) -> MountRecord | None:
     """A record; None where it is none, or gone: then the files are hashed."""
     try:
         with open(path, "rb") as file:
-            document = json.loads(file.read(_MAX_BYTES))
-        return MountRecord(**(document | {"files": [_placed(*row) for row in document["files"]]}))
+            header = json.loads(file.readline(_MAX_HEADER))
+            files = json.loads(file.read(_MAX_BYTES))
+        return MountRecord(**header, files=[_placed(*row) for row in files])
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

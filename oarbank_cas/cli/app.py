@@ -29,6 +29,7 @@ _HOMES = {
     "invalidate": "ending",
     "stage": "mounts",
     "fetch": "mounts",
+    "cache": "cache",
     "attempt": "attempt",
     "pin": "pins",
     "unpin": "pins",
@@ -124,6 +125,8 @@ def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 )
 @click.option("--config", metavar="FILE", help="Read this configuration file, not ./oarbank-cas.toml or the user's.")
 @click.option("--endpoint-url", metavar="URL", help="The S3 server of an s3:// store, where it is not AWS.")
+@click.option("--cache", metavar="DIR", help="A local cache for what is read. Else OARBANK_CAS_CACHE; none by default.")
+@click.option("--cache-bytes", metavar="SIZE", help="What the cache may hold (500M, 2T).  [default: 20G]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else there.")
 @click.option("-v", "--verbose", count=True, help="Say more, on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors, on stderr.")
@@ -134,6 +137,8 @@ def cli(
     store: str | None,
     config: str | None,
     endpoint_url: str | None,
+    cache: str | None,
+    cache_bytes: str | None,
     as_json: bool,
     verbose: int,
     quiet: bool,
@@ -146,7 +151,8 @@ def cli(
       oarbank-cas --store /data/cas publish --job-key $KEY --workdir work
       oarbank-cas --store /data/cas lookup $KEY
     """
-    session = Session(store, config, as_json, -1 if quiet else verbose, endpoint_url)
+    verbosity = -1 if quiet else verbose
+    session = Session(store, config, as_json, verbosity, endpoint_url, cache=cache, cache_bytes=cache_bytes)
     ctx.obj = session
     ctx.call_on_close(session.close)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from oarbank_cas.cli.session import Session, pass_session
@@ -20,10 +22,13 @@ def doctor(session: Session, dry_run: bool) -> int:
     Example:
       oarbank-cas --store s3://bucket/cas doctor
     """
-    from oarbank_cas.doctor import examine
+    from oarbank_cas.doctor import examine, examine_cache
 
     url = session.url
     report = examine(url, session.s3_for(url), keep=not dry_run)
+    cache = session.cache()
+    if cache is not None:
+        examine_cache(report, cache, os.curdir)
     if session.as_json:
         session.document(report.to_json())
         return report.exit_code

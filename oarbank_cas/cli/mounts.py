@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ from oarbank_cas.cli.session import Session, pass_session, read_input
 from oarbank_cas.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
+    from oarbank_cas.cache.carrying import Placement
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.store import Store
 
@@ -17,22 +19,40 @@ _MAX_SPEC = 64 * 2**20
 
 
 @click.command()
-@click.argument("spec", metavar="SPEC.json | -")
-@click.option("--workdir", required=True, metavar="W", help="The job's work directory; it exists.")
+@click.argument("spec", required=False, metavar="SPEC.json | -")
+@click.option("--workdir", metavar="W", help="The job's work directory; it exists.")
+@click.option(
+    "--placement",
+    type=click.Choice(["auto", "reflink", "copy", "hardlink"]),
+    default="auto",
+    show_default=True,
+    help="How files come out of the cache: by shared blocks where that works, else as copies; or as hard links.",
+)
+@click.option("--check", metavar="W", help="Place nothing: say what the job in W has changed among its inputs.")
 @pass_session
-def stage(session: Session, spec: str, workdir: str) -> None:
+def stage(session: Session, spec: str | None, workdir: str | None, placement: Placement, check: str | None) -> int:
     """Place the inputs and datasets of a spec envelope in a work directory, as read-only files.
 
     Each mount appears whole or not at all. Again is a no-op; anything else at a mount is an error.
 
+    After the job, --check W finds inputs that it changed, and drops what it spoilt from the cache (exit code 1 if there
+    were any). The spec may be left out where the cache has a record of what was placed.
+
     \b
-    Example:
+    Examples:
       oarbank-cas stage spec.json --workdir work
+      oarbank-cas stage --check work spec.json
     """
+    if check is not None:
+        if workdir is not None:
+            raise click.UsageError("--check W names the work directory: leave --workdir out")
+        return _check(session, check, read_input(spec, _MAX_SPEC) if spec is not None else None)
+    if spec is None or workdir is None:
+        raise click.UsageError("name the spec, and the work directory with --workdir")
     data = read_input(spec, _MAX_SPEC)
     store = session.store()
     with session.progress("stage") as progress:
-        mounted = store.stage(data, workdir, progress=progress)
+        mounted = store.stage(data, workdir, progress=progress, placement=placement)
     if session.as_json:
         session.document(
             {
@@ -49,11 +69,29 @@ def stage(session: Session, spec: str, workdir: str) -> None:
                 ]
             }
         )
-        return
+        return 0
     for each in mounted:
         name = f"inputs.{each.name}" if each.name else "dataset"
         state = "placed" if each.placed else "there already"
         session.line(f"{name}  {each.dataset}  {each.mount}  {each.files} files, {each.size} bytes, {state}")
+    return 0
+
+
+def _check(session: Session, workdir: str, spec: bytes | None) -> int:
+    changed = session.store().check_mounts(workdir, spec)
+    if session.as_json:
+        session.document({"workdir": workdir, "changed": [asdict(each) for each in changed]})
+        return 1 if changed else 0
+    for each in changed:
+        whose = f"inputs.{each.name}" if each.name else "dataset"
+        session.line(f"{each.what}  {each.path}  {whose}  {each.dataset}  by job {each.job_key or 'unknown'}")
+        if each.spoilt_cache:
+            session.line("  a hard link: the cached blob was spoilt by that, and is dropped")
+        for path in each.also_mounted:
+            session.line(f"  the same file, in another mount: {path}")
+    if not changed:
+        session.line("all inputs are as they were placed")
+    return 1 if changed else 0
 
 
 @click.command()

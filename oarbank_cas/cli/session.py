@@ -20,6 +20,7 @@ from oarbank_cas.errors import CasError, InvalidInputError, PermissionDeniedErro
 
 if TYPE_CHECKING:
     from oarbank_cas.backends.s3.options import S3Options
+    from oarbank_cas.cache.cache import Cache
     from oarbank_cas.store import Store
 
 
@@ -43,6 +44,25 @@ def error_document(message: str, kind: str, exit_code: int) -> str:
     return json.dumps({"error": message, "kind": kind, "exit_code": exit_code})
 
 
+@contextmanager
+def _told(*, quiet: bool) -> Iterator[None]:
+    """Tell people of what the cache logs, in the way of this command line."""
+    import logging
+
+    class Teller(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if not quiet:
+                complain(record.getMessage())
+
+    logger = logging.getLogger("oarbank_cas.cache")
+    teller = Teller(logging.WARNING)
+    logger.addHandler(teller)
+    try:
+        yield
+    finally:
+        logger.removeHandler(teller)
+
+
 class Session:
     """What the global options said.
 
@@ -52,6 +72,8 @@ class Session:
         as_json: `--json`.
         verbosity: `-v` counts up, `-q` is -1.
         endpoint_url: `--endpoint-url`.
+        cache: `--cache`.
+        cache_bytes: `--cache-bytes`.
     """
 
     def __init__(
@@ -61,10 +83,15 @@ class Session:
         as_json: bool,
         verbosity: int,
         endpoint_url: str | None = None,
+        *,
+        cache: str | None = None,
+        cache_bytes: str | None = None,
     ) -> None:
         self._store_option = store
         self._config = config
         self._endpoint_url = endpoint_url
+        self._cache = cache
+        self._cache_bytes = cache_bytes
         self.as_json = as_json
         self.verbosity = verbosity
         self._stack = ExitStack()
@@ -83,7 +110,23 @@ class Session:
         from oarbank_cas.store import Store
 
         url = self.url
-        return self._stack.enter_context(Store.open(url, read_only=read_only, s3=self.s3_for(url)))
+        cache, cache_bytes = settings.cache(self._cache, self._cache_bytes, self._config)
+        if cache is not None:
+            self._stack.enter_context(_told(quiet=self.verbosity < 0))
+        return self._stack.enter_context(
+            Store.open(url, read_only=read_only, s3=self.s3_for(url), cache=cache, cache_bytes=cache_bytes)
+        )
+
+    def cache(self) -> Cache | None:
+        """This machine's cache, where one is named; it is closed when the command ends."""
+        path, budget = settings.cache(self._cache, self._cache_bytes, self._config)
+        if path is None:
+            return None
+        from oarbank_cas.cache.cache import DEFAULT_BYTES, Cache
+
+        found = Cache(path, DEFAULT_BYTES if budget is None else budget)
+        self._stack.callback(found.close)
+        return found
 
     def close(self) -> None:
         """Close what was opened."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oarbank_cas.errors import InvalidInputError
+from oarbank_cas.sizes import parse_size
 
 if TYPE_CHECKING:
     from oarbank_cas.backends.s3.options import S3Options
@@ -19,7 +20,10 @@ FILE = "oarbank-cas.toml"
 DEFAULT_STORE = ".oarbank-cas"
 STORE_VARIABLE = "OARBANK_CAS_STORE"
 
-_KNOWN = {"store", "s3"}
+CACHE_VARIABLE = "OARBANK_CAS_CACHE"
+CACHE_BYTES_VARIABLE = "OARBANK_CAS_CACHE_BYTES"
+
+_KNOWN = {"store", "s3", "cache", "cache_bytes"}
 _MAX_BYTES = 16 * 1024
 """More is no configuration: reading TOML can take the square of its length in time."""
 
@@ -31,10 +35,14 @@ class Settings:
     Attributes:
         store: the store's URL, or None.
         s3: options of a bucket, or None.
+        cache: the directory of a local cache, or None.
+        cache_bytes: bytes that it may hold, or None.
     """
 
     store: str | None = None
     s3: S3Options | None = None
+    cache: str | None = None
+    cache_bytes: int | None = None
 
 
 def read(path: str | None) -> Settings:
@@ -78,14 +86,29 @@ def _checked(document: dict[str, object], path: str) -> Settings:
         raise InvalidInputError(f"sets `{unknown[0]}`, which is unknown; known: {', '.join(sorted(_KNOWN))}", path)
     store = document.get("store")
     s3 = _s3(document.get("s3"), path)
-    if store is None:
-        return Settings(s3=s3)
-    if not isinstance(store, str) or not store:
+    if store is not None and (not isinstance(store, str) or not store):
         raise InvalidInputError("`store` must be a URL or a path", path)
-    if "://" not in store and not store.startswith("file:"):
-        # A relative path means the same store from wherever the file is used.
-        store = os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(store))
-    return Settings(store, s3)
+    if store is not None and "://" not in store and not store.startswith("file:"):
+        store = _beside(path, store)
+    kept = document.get("cache")
+    if kept is not None and (not isinstance(kept, str) or not kept):
+        raise InvalidInputError("`cache` must be a path", path)
+    return Settings(store, s3, _beside(path, kept) if kept else None, _size(document.get("cache_bytes"), path))
+
+
+def _beside(path: str, named: str) -> str:
+    """A relative path means the same from wherever the file is used."""
+    return os.path.join(os.path.dirname(os.path.abspath(path)), os.path.expanduser(named))
+
+
+def _size(value: object, path: str) -> int | None:
+    if value is None:
+        return None
+    if type(value) is int and value >= 0:
+        return value
+    if not isinstance(value, str):
+        raise InvalidInputError('`cache_bytes` must be a size, such as 500000000 or "500M"', path)
+    return parse_size(value)
 
 
 def _s3(section: object, path: str) -> S3Options | None:
@@ -103,6 +126,20 @@ def store_url(option: str | None, config: str | None) -> str:
     if option == "":
         raise InvalidInputError("is empty: is a variable not set?", "--store")
     return option or os.environ.get(STORE_VARIABLE) or read(config).store or DEFAULT_STORE
+
+
+def cache(option: str | None, size: str | None, config: str | None) -> tuple[str | None, int | None]:
+    """The cache to use, and what it may hold: options, then the environment, then the configuration file; else none.
+
+    An empty option or variable means none, whatever comes after it.
+    """
+    if option is None:
+        option = os.environ.get(CACHE_VARIABLE)
+    if size is None:
+        size = os.environ.get(CACHE_BYTES_VARIABLE)
+    found = read(config) if option is None or not size else Settings()
+    path = found.cache if option is None else option or None
+    return path, parse_size(size) if size else found.cache_bytes
 
 
 def s3_options(endpoint_url: str | None, config: str | None) -> S3Options:
