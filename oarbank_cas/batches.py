@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
+
+from oarbank_cas import stopping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -33,12 +35,12 @@ def in_order(work: Callable[[_T], _R], items: Iterable[_T], at_once: int, ahead:
         return
     waiting = iter(items)
     window: deque[Future[_R]] = deque()
-    with ThreadPoolExecutor(at_once, thread_name_prefix="oarbank-cas-batch") as pool:
+    with stopping.Threads(at_once, "batch") as pool:
         try:
             for item in itertools.islice(waiting, at_once * ahead):
                 window.append(pool.submit(work, item))
             while window:
-                answer = window.popleft().result()
+                answer = stopping.result(window.popleft())
                 for item in itertools.islice(waiting, 1):
                     window.append(pool.submit(work, item))
                 yield answer

@@ -90,6 +90,12 @@ class BusyError(CasError):
     exit_code = 75
 
 
+class StoppedError(CasError):
+    """The work was cancelled, or its deadline passed, before it was done; raised by `Stop` at the end of its body."""
+
+    exit_code = 75
+
+
 class CacheError(CasError):
     """The local cache cannot be used. Reads that meet it go straight to the store; only `cache` commands end with it."""
 

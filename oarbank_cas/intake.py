@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from oarbank_cas import intake_pool, layout
+from oarbank_cas import intake_pool, layout, stopping
 from oarbank_cas.batches import in_order
 from oarbank_cas.blobs import CHUNK, Blob
 from oarbank_cas.errors import InvalidInputError, StorageIOError
@@ -21,6 +20,7 @@ from oarbank_cas.sources import changed, check_unchanged, read_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
     from typing import BinaryIO
 
     from oarbank_cas.backends.base import Backend, Incoming, ObjectStat
@@ -79,8 +79,7 @@ class Intake:
         self._found: set[str] = set()
         self._lock = threading.Lock()
         self._buffers = threading.local()
-        self._settling: threading.Thread | None = None
-        self._settling_failed: list[BaseException] = []
+        self._settling: tuple[stopping.Threads, Future[None]] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -103,6 +102,7 @@ class Intake:
         size = 0
         try:
             while chunk := _next_of(stream):
+                stopping.check()
                 state.update(chunk)
                 size += len(chunk)
                 held += chunk
@@ -134,6 +134,7 @@ class Intake:
 
     def _add_file(self, source: Source, at_most: int | None) -> Blob | None:
         """Put a file, unless it has more than `at_most` bytes: then None."""
+        stopping.check()
         fd = source.open()
         try:
             before = os.fstat(fd)
@@ -179,20 +180,12 @@ class Intake:
             return blob is not None
 
         left = self._take_elsewhere(sources, done)
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="oarbank-cas-put") as pool:
+        with stopping.Threads(os.cpu_count() or 1, "put") as pool:
             # Threads pay where hashing and writing do the work, which run beside the interpreter; for small files the
             # interpreter is the work.
-            futures: list[Future[bool]] = []
-            try:
-                small = in_order(lambda index: put(index, _SMALL), left, self._backend.requests_at_once)
-                large = [index for index, taken in zip(left, small, strict=True) if not taken]
-                futures = [pool.submit(put, index, None) for index in large]
-                for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                    future.result()
-            except BaseException:  # an interrupt too: what has not begun need not
-                for future in futures:
-                    future.cancel()
-                raise
+            small = in_order(lambda index: put(index, _SMALL), left, self._backend.requests_at_once)
+            large = [index for index, taken in zip(left, small, strict=True) if not taken]
+            stopping.results([pool.submit(put, index, None) for index in large])
         return [blobs[index] for index in range(len(sources))]
 
     def _take_elsewhere(self, sources: Sequence[PlacedSource], done: Callable[[int, Blob], None]) -> Sequence[int]:
@@ -260,21 +253,16 @@ class Intake:
     def settle(self) -> None:
         """Begin to make what was added so far visible and durable, while the caller goes on; `commit` waits for it."""
         if self._backend.group_commit and len(self._pending) > 1 and self._settling is None:
-            self._settling = threading.Thread(target=self._settle, name="oarbank-cas-settle")
-            self._settling.start()
+            thread = stopping.Threads(1, "settle")
+            self._settling = thread, thread.submit(self._commit_pending)
 
-    def _settle(self) -> None:
-        try:
-            self._commit_pending()
-        except BaseException as error:  # noqa: BLE001 - for the caller, who asks in `_settled`
-            self._settling_failed.append(error)
-
-    def _settled(self) -> None:
-        if self._settling is not None:
-            self._settling.join()
-            self._settling = None
-        if self._settling_failed:
-            raise self._settling_failed.pop()
+    def _settled(self) -> Future[None] | None:
+        """What became of it, once it is done."""
+        if self._settling is None:
+            return None
+        (thread, future), self._settling = self._settling, None
+        thread.shutdown(wait=True)
+        return future
 
     def commit(self) -> Hold:
         """Make everything added visible and durable.
@@ -282,7 +270,9 @@ class Intake:
         Returns:
             The right to rely on every blob added, found ones too.
         """
-        self._settled()
+        settled = self._settled()
+        if settled is not None:
+            settled.result()
         self._commit_pending()
         self._backend.flush([layout.blob(digest) for digest in self._found])
         return Hold(self._t0_ns, dict(self._sizes))
@@ -312,9 +302,7 @@ class Intake:
 
     def discard(self) -> None:
         """Throw away what was added and not committed."""
-        if self._settling is not None:
-            self._settling.join()
-            self._settling = None
+        self._settled()
         with self._lock:
             pending, self._pending = self._pending, {}
         for incoming in pending.values():
@@ -400,6 +388,7 @@ class Intake:
         buffer = self._buffer(CHUNK)[:CHUNK]
         done = 0
         while done <= size and (count := read_into(fd, buffer)):  # a file may grow as fast as it is read
+            stopping.check()
             state.update(buffer[:count])
             done += count
         if done != size:
@@ -413,6 +402,7 @@ class Intake:
         incoming = self._backend.incoming(before.st_size)
         try:
             while incoming.size <= before.st_size and (count := read_into(fd, buffer)):
+                stopping.check()
                 state.update(buffer[:count])
                 incoming.write(buffer[:count])
             check_unchanged(fd, before, label)

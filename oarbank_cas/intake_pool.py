@@ -12,10 +12,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
-from oarbank_cas import intake_worker
+from oarbank_cas import intake_worker, stopping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -112,11 +111,10 @@ class IntakePool:
                 finally:
                     _remove([taken[2] for _, taken in waiting if taken is not None])
 
-        with ThreadPoolExecutor(len(self._processes) or 1, thread_name_prefix="oarbank-cas-intake") as pool:
+        with stopping.Threads(len(self._processes) or 1, "intake") as pool:
             drivers = [pool.submit(drive, process) for process in self._processes]
             try:
-                for driver in drivers:
-                    driver.result()
+                stopping.results(drivers)
             except BaseException:
                 batches.stop()
                 raise

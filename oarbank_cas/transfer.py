@@ -10,6 +10,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Final
 
+from oarbank_cas import stopping
 from oarbank_cas.backends import oscalls
 from oarbank_cas.batches import in_order
 from oarbank_cas.errors import StorageIOError
@@ -78,6 +79,7 @@ def _beginning(fd: int, size: int, state: hashlib._Hash) -> int:
     os.lseek(fd, 0, os.SEEK_SET)
     done = 0
     while done < size and (chunk := os.read(fd, min(_CHUNK, size - done))):
+        stopping.check()
         state.update(chunk)
         done += len(chunk)
     os.ftruncate(fd, done)
@@ -96,6 +98,7 @@ def copy_hashing(reader: Reader, fd: int) -> tuple[str, int]:
     state = hashlib.sha256()
     size = 0
     while size < reader.stat.size and (chunk := reader.read(_CHUNK)):
+        stopping.check()
         state.update(chunk)
         _write(fd, chunk)
         size += len(chunk)
@@ -108,6 +111,7 @@ def hash_file(fd: int) -> tuple[str, int]:
     state = hashlib.sha256()
     size = 0
     while chunk := os.read(fd, _CHUNK):
+        stopping.check()
         state.update(chunk)
         size += len(chunk)
     return state.hexdigest(), size

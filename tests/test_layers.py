@@ -13,7 +13,7 @@ ROOT = Path(oarbank_cas.__file__).parent
 
 # Lowest first. A module may import from its own line and from those above it in this list.
 LAYERS = [
-    {"errors", "filelock", "instants", "sizes", "batches"},
+    {"errors", "filelock", "instants", "sizes", "stopping", "batches"},
     {"contracts", "backends"},
     {"layout"},
     {"absent"},
@@ -35,7 +35,11 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
-PURE = {"contracts": {"errors", "contracts"}, "backends": {"errors", "filelock", "backends"}, "errors": set()}
+PURE = {
+    "contracts": {"errors", "contracts"},
+    "backends": {"errors", "filelock", "stopping", "backends"},
+    "errors": set(),
+}
 """What these rooms may import of ours at all."""
 
 IO_MODULES = {"os", "io", "pathlib", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "asyncio"}

@@ -11,13 +11,14 @@ import shutil
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
+from oarbank_cas import stopping
 from oarbank_cas.agent.workdir import Folder, kind_of
+from oarbank_cas.batches import in_order
 from oarbank_cas.blobs import check_replaceable
 from oarbank_cas.contracts.manifest import FileRef
-from oarbank_cas.errors import ConflictError, StorageIOError
+from oarbank_cas.errors import ConflictError, CorruptError, NotFoundError, StorageIOError
 
 Bring: TypeAlias = Callable[[Folder, str, FileRef, int], None]
 """Makes a new file in a folder, with a file's verified bytes: the folder, the name in it, the file, the mode."""
@@ -108,21 +109,15 @@ def _fill(tree: Folder, files: Sequence[FileRef], bring: Bring, mode: int, at_on
         folder, group = task
         with tree.walk(folder.split("/") if folder else [], make=True) as inside:
             for file in group:
+                stopping.check()
                 bring(inside, file.path.rpartition("/")[2], file, mode)
 
     if len(tasks) == 1 or at_once == 1:
         for task in tasks:
             work(task)
         return
-    with ThreadPoolExecutor(at_once, thread_name_prefix="oarbank-cas-place") as pool:
-        futures = [pool.submit(work, task) for task in tasks]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
+    with stopping.Threads(at_once, "place") as pool:
+        stopping.results([pool.submit(work, task) for task in tasks])
 
 
 @contextlib.contextmanager
@@ -164,16 +159,62 @@ def place_file(root: Folder, path: str, file: FileRef, bring: Bring) -> bool:
         partial = _PARTIAL + secrets.token_hex(8)
         try:
             bring(parent, partial, file, ORDINARY)
-            return _name_new(parent, partial, name, file, path)
+            return _name_new(parent, partial, parent, name, file, path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(parent.at(partial), dir_fd=parent.fd)
 
 
-def _name_new(parent: Folder, partial: str, name: str, file: FileRef, label: str) -> bool:
+def place_together(root: Folder, files: Sequence[tuple[str, FileRef]], bring: Bring, at_once: int) -> int:
+    """Place ordinary files like `place_file`, the first only when the bytes of all are there; how many were placed.
+
+    Args:
+        root: the folder.
+        files: the portable path of each below it, and which it is.
+        bring: makes each of them.
+        at_once: of them best made at once.
+
+    Raises:
+        NotFoundError: one is not in the store; nothing is placed then.
+        CorruptError: one has another size than it is said to have, or wrong bytes; nothing is placed then.
+        ConflictError, InvalidInputError: as `place_file`.
+    """
+    if not files:
+        return 0
+    partial = _PARTIAL + secrets.token_hex(8)
+    try:
+        with root.make(partial) as aside:
+
+            def bring_aside(item: tuple[int, tuple[str, FileRef]]) -> None:
+                number, (_, file) = item
+                try:
+                    bring(aside, str(number), file, ORDINARY)
+                except NotFoundError:
+                    raise NotFoundError(f"{file.path} is not in the store (blob {file.digest})") from None
+                found = aside.lstat(str(number))
+                if found is None or found.st_size != file.size:
+                    raise CorruptError(f"{file.path} is said to have {file.size} bytes, blob {file.digest} has others")
+
+            for _ in in_order(bring_aside, enumerate(files), at_once):
+                pass
+            return sum(_place_from(root, aside, str(number), *item) for number, item in enumerate(files))
+    finally:
+        shutil.rmtree(root.at(partial), ignore_errors=True, dir_fd=root.fd)
+
+
+def _place_from(root: Folder, aside: Folder, partial: str, path: str, file: FileRef) -> bool:
+    *above, name = path.split("/")
+    with root.walk(above, make=True) as parent:
+        if parent.lstat(name) is not None:
+            check_same_file(parent, name, file, path)
+            return False
+        return _name_new(aside, partial, parent, name, file, path)
+
+
+def _name_new(source: Folder, partial: str, parent: Folder, name: str, file: FileRef, label: str) -> bool:
     """Give a written file its name, and take no other's place; False where the same was put there meanwhile."""
     try:
-        os.link(parent.at(partial), parent.at(name), src_dir_fd=parent.fd, dst_dir_fd=parent.fd, follow_symlinks=False)
+        os.link(source.at(partial), parent.at(name), src_dir_fd=source.fd, dst_dir_fd=parent.fd, follow_symlinks=False)
     except FileExistsError:
         check_same_file(parent, name, file, label)
         return False
@@ -182,7 +223,7 @@ def _name_new(parent: Folder, partial: str, name: str, file: FileRef, label: str
             check_same_file(parent, name, file, label)
             return False
         try:
-            os.rename(parent.at(partial), parent.at(name), src_dir_fd=parent.fd, dst_dir_fd=parent.fd)
+            os.rename(source.at(partial), parent.at(name), src_dir_fd=source.fd, dst_dir_fd=parent.fd)
         except OSError as error:
             raise ConflictError(f"cannot create {label}: {error.strerror}") from error
     return True

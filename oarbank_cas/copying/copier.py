@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oarbank_cas import entry as codec
-from oarbank_cas import layout
+from oarbank_cas import layout, stopping
 from oarbank_cas.contracts.canonical import is_digest
 from oarbank_cas.contracts.keys import JobKey, parse_key
 from oarbank_cas.contracts.manifest import is_artifact_dataset, parse_dataset
@@ -154,14 +155,14 @@ class Copier:
 
     def _in_parallel(self, items: Iterable[Any], do: Callable[[Any], None]) -> None:
         waiting: deque[Future[None]] = deque()
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="oarbank-cas-copy") as pool:
+        with stopping.Threads(self._workers, "copy") as pool:
             try:
                 for item in items:
                     waiting.append(pool.submit(do, item))
                     while len(waiting) > 4 * self._workers:
-                        waiting.popleft().result()
+                        stopping.result(waiting.popleft())
                 while waiting:
-                    waiting.popleft().result()
+                    stopping.result(waiting.popleft())
             finally:
                 for future in waiting:
                     future.cancel()
@@ -352,12 +353,19 @@ class Copier:
     def _pin(self, object_name: str) -> None:
         name = object_name.removeprefix(layout.PINS)
         pin = self._source.pins.get(name)
+        if pin.is_expired(time.time_ns()):
+            self.report.add("pins expired")  # it keeps nothing
+            return
         if self._target.backend.stat(object_name) is not None:
             standing = self._target.pins.get(name)
             if (standing.target, standing.result_class) == (pin.target, pin.result_class):
                 self.report.add("pins there")
             else:
                 self.report.problem("differs", object_name, f"pins {standing.target} at the target, which stays")
+            return
+        if pin.job_key is not None and self._differs_there(pin.job_key, pin.result_class or "any"):
+            where = self._target.backend.where
+            self.report.problem("differs", object_name, f"{where} has another result for its key: it is not pinned")
             return
         if not self._options.dry_run:
             self._target.pins.pin(
@@ -369,6 +377,11 @@ class Copier:
                 expires_at=pin.expires_at,
             )
         self.report.add("pins copied")
+
+    def _differs_there(self, key: str, result_class: str) -> bool:
+        """Whether the target answers a key with something else than the source, which a pin of the source never meant."""
+        there = self._target.lookups.lookup(key, result_class)
+        return there.hit and there.envelope != self._source.lookups.lookup(key, result_class).envelope
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from oarbank_cas import copying, layout
+from oarbank_cas import copying, layout, stopping
 from oarbank_cas import entry as codec
 from oarbank_cas.errors import CasError, CorruptError, NotFoundError, UnavailableError
 from oarbank_cas.gc.names import is_entry_name
@@ -64,7 +63,7 @@ class Repair:
 
     def heal(self, problems: list[Problem]) -> Iterator[tuple[Problem, str | None]]:
         """Try to put problems right; how each was, or None where it was not."""
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="oarbank-cas-repair") as pool:
+        with stopping.Threads(self._workers, "repair") as pool:
             yield from zip(problems, pool.map(self._guarded, problems), strict=True)
 
     def _guarded(self, problem: Problem) -> str | None:

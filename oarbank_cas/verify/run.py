@@ -8,12 +8,12 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oarbank_cas import entry as codec
-from oarbank_cas import instants, layout, pins
+from oarbank_cas import instants, layout, pins, stopping
 from oarbank_cas.errors import CasError, CorruptError, NotFoundError, PermissionDeniedError, UnavailableError
 from oarbank_cas.gc.names import is_entry_name
 from oarbank_cas.verify import checks
@@ -70,7 +70,7 @@ def verify(
     """
     asked = options or Options()
     began = time.monotonic()
-    now = store_time(rooms)
+    now = time.time_ns() if asked.look_only else store_time(rooms)
     identity = {
         "store": rooms.descriptor.id,
         "epoch": rooms.descriptor.epoch,
@@ -91,6 +91,10 @@ def verify(
         notebook.set("started", started)
         run = _Run(rooms, replace(asked, seed=seed), notebook, source, now, progress or (lambda _size: None))
         run.run()
+        if run.counts["roots_unread"]:
+            # An entry that nobody could read may refer to any of them.
+            run.counts["orphans"] = run.counts["orphan_bytes"] = 0
+            notebook.forget("orphan")
         report = Report(
             rooms.backend.where,
             started,
@@ -163,6 +167,8 @@ class _Run:
                 raise
             except CasError as error:
                 # A folder that cannot be listed. What was walked by then counts; the rest is not known to be sound.
+                if phase in ("entries", "pins"):
+                    self.counts["roots_unread"] += 1
                 where = f"{self._backend.where} ({phase})"
                 self._notebook.add_problem(Problem("unreadable", where, f"{error}; then run verify again"))
 
@@ -196,6 +202,7 @@ class _Run:
         except UnavailableError:
             raise
         except CasError as error:
+            self.counts["roots_unread"] += 1
             kind: Kind = "damaged" if isinstance(error, CorruptError) else "unreadable"
             self._notebook.add_problem(Problem(kind, stat.name, str(error)))
             return
@@ -205,6 +212,8 @@ class _Run:
             self._notebook.add_root(stat.name, facts.refs, live=not facts.ended)
         else:
             self.counts["entries"] += 1
+        if facts is None or (problem is not None and problem.kind == "missing"):
+            self.counts["roots_unread"] += 1  # what it refers to is not known, or not all of it
         if problem is not None and self._still_stands(read):
             self._notebook.add_problem(problem)
 
@@ -228,6 +237,7 @@ class _Run:
             return  # unpinned meanwhile
         except CorruptError as error:
             self.counts["pins"] += 1
+            self.counts["roots_unread"] += 1
             self._notebook.add_problem(Problem("damaged", stat.name, str(error)))
             return
         if pin.expires_ns is not None and pin.expires_ns < self._now_ns:
@@ -236,6 +246,8 @@ class _Run:
         self.counts["pins"] += 1
         refs, problem = checks.pin_refs(self._backend, self._blobs, stat.name, pin)
         self._notebook.add_root(stat.name, refs, live=True)
+        if problem is not None and pin.dataset is not None:
+            self.counts["roots_unread"] += 1
         if problem is not None and self._still_stands(stat):
             self._notebook.add_problem(problem)
 
@@ -245,7 +257,7 @@ class _Run:
         """Read what the batches name, on all cores, and note what came of it in their order."""
         workers = self._options.workers or os.cpu_count() or 1
         waiting: deque[tuple[Batch, Future[list[checks.Bytes]]]] = deque()
-        with ThreadPoolExecutor(workers, thread_name_prefix="oarbank-cas-verify") as pool:
+        with stopping.Threads(workers, "verify") as pool:
             try:
                 for batch in batches:
                     waiting.append((batch, pool.submit(self._read, batch.items)))
@@ -262,7 +274,8 @@ class _Run:
 
     def _done(self, phase: str, batch: Batch, future: Future[list[checks.Bytes]]) -> None:
         moving = False
-        for (name, digest, agreed), found in zip(batch.items, future.result(), strict=True):
+        answers = stopping.result(future)
+        for (name, digest, agreed), found in zip(batch.items, answers, strict=True):
             if not found.there:
                 self._moved(digest)
                 continue
@@ -316,6 +329,7 @@ class _Run:
                 why = f"is {what} where a blob should be: remove it by hand"
                 self._notebook.add_problem(Problem("irregular", name, why, match[2]))
             elif is_entry_name(name) or pins.is_pin_object(name):
+                self.counts["roots_unread"] += 1
                 why = f"is {what} where an entry or pin should be: put the file there; gc deletes nothing until then"
                 self._notebook.add_problem(Problem("irregular", name, why))
             elif what != "a folder":

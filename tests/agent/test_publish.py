@@ -19,6 +19,7 @@ from oarbank_cas import (
     StorageIOError,
     Store,
     UnavailableError,
+    stopping,
 )
 from oarbank_cas import intake as intake_module
 from oarbank_cas.agent.workdir import Folder
@@ -666,7 +667,7 @@ def test_an_interrupt_ends_a_batch(store, workdir, monkeypatch):
         return real_open(self, local)
 
     monkeypatch.setattr(intake_module, "_SMALL", 0)  # small files go without threads
-    monkeypatch.setattr(intake_module, "wait", interrupted)
+    monkeypatch.setattr(stopping, "wait", interrupted)
     monkeypatch.setattr(Folder, "open_file", opening)
     with pytest.raises(KeyboardInterrupt):
         store.publish(key(), workdir, ORIGIN)

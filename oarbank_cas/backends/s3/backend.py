@@ -6,12 +6,12 @@ import contextlib
 import secrets
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import botocore.exceptions as be
 
+from oarbank_cas import stopping
 from oarbank_cas.backends.base import Backend, Incoming, ObjectStat, Reader
 from oarbank_cas.backends.s3 import copying, failures, listing, multipart, reading, stats
 from oarbank_cas.backends.s3.presign import presign
@@ -81,7 +81,7 @@ class S3Backend(Backend):
         self._putter = Putter(wire, capabilities, multipart_above, part_size)
         self._budget = Budget()
         self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: stopping.Threads | None = None
         self._vouched = float("-inf")
         self._clock_name = f"{_TMP}clock-{secrets.token_hex(8)}"
         self._clock_made = False
@@ -94,10 +94,11 @@ class S3Backend(Backend):
             return [work(item) for item in items]
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.wire.options.max_requests, thread_name_prefix="oarbank-cas-s3")
+                self._pool = stopping.Threads(self.wire.options.max_requests, "s3")
             pool = self._pool
         futures = [pool.submit(work, item) for item in items]
         try:
+            stopping.results(futures)
             return [future.result() for future in futures]
         except BaseException:
             for future in futures:

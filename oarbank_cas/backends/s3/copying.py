@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as be
 
+from oarbank_cas import stopping
 from oarbank_cas.backends.s3 import failures, multipart, reading, stats
 from oarbank_cas.backends.s3.engine import NONCE
 from oarbank_cas.errors import NotFoundError
@@ -105,6 +105,6 @@ def _parts(wire: Wire, source: ObjectStat, to: str, condition: dict[str, str]) -
 
     nonce = secrets.token_hex(8)
     with multipart.begun(wire, to, {"Metadata": {NONCE: nonce}}) as upload_id:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="oarbank-cas-copy") as pool:
+        with stopping.Threads(_AT_ONCE, "copy") as pool:
             parts = list(pool.map(lambda number: send(number, upload_id), range(1, len(spans) + 1)))
         return multipart.complete(wire, to, upload_id, parts, condition, lambda: reading.nonce(wire, to) == nonce)

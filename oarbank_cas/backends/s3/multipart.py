@@ -10,13 +10,13 @@ import base64
 import contextlib
 import hashlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as be
 
+from oarbank_cas import stopping
 from oarbank_cas.backends.s3 import failures, reading
 from oarbank_cas.backends.s3.engine import NONCE
 from oarbank_cas.backends.s3.spool import FilePart
@@ -113,14 +113,10 @@ def _finish(
         return known["ETag"], checksum, bool(known.get("ChecksumSHA256"))
 
     with aborted_when_refused(wire, name, upload_id):
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="oarbank-cas-part") as pool:
+        with stopping.Threads(_AT_ONCE, "part") as pool:
             sending = [pool.submit(send, number) for number in range(1, len(spans) + 1)]
-            try:
-                sent = [part.result() for part in sending]
-            except BaseException:
-                for part in sending:
-                    part.cancel()
-                raise
+            stopping.results(sending)
+            sent = [part.result() for part in sending]
         parts: list[dict[str, Any]] = [
             {"PartNumber": number, "ETag": etag} | ({"ChecksumSHA256": checksum} if sent[-1][2] else {})
             for number, (etag, checksum, _) in enumerate(sent, 1)
@@ -231,7 +227,7 @@ def aborted_when_refused(wire: Wire, name: str, upload_id: str) -> Iterator[None
     """Abort an upload where the work on it fails, unless another try may go on with it."""
     try:
         yield
-    except (UnavailableError, KeyboardInterrupt, _GoneError):
+    except (UnavailableError, stopping.Stopping, KeyboardInterrupt, _GoneError):
         raise
     except BaseException:
         with contextlib.suppress(CasError):

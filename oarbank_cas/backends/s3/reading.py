@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as be
 
+from oarbank_cas import stopping
 from oarbank_cas.backends.base import ObjectStat, Reader
 from oarbank_cas.backends.s3 import failures, stats
 from oarbank_cas.backends.s3.engine import NONCE, Got
@@ -181,18 +182,22 @@ class S3Reader(Reader):
         if left <= 0 or not len(buffer):
             return 0
         view = buffer[: min(left, len(buffer))]
+        # A read that is not waited for any more must not write into what may be another's by then.
+        target = memoryview(bytearray(len(view))) if stopping.is_in_force() else view
 
         def call(attempt: Attempt) -> int:
             if attempt.number > 1 or self._body is None:
                 self._drop()
                 self._resume()
             assert self._body is not None
-            count = self._body.readinto(view)
+            count = self._body.readinto(target)
             if not count:
                 raise failures.BrokenAnswerError
             return int(count)
 
         count = self._wire.call(f"read {self._name}", call)
+        if target is not view:
+            view[:count] = target[:count]
         self._at += count
         return count
 

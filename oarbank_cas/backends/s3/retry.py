@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from oarbank_cas import stopping
 from oarbank_cas.backends.s3 import failures
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Retry:
     first_s: float = 0.2
     longest_s: float = 10.0
     deadline_s: float = 120.0
-    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+    sleep: Callable[[float], None] = field(default=stopping.sleep, repr=False)
     seconds: Callable[[], float] = field(default=time.monotonic, repr=False)
     chance: Callable[[], float] = field(default=random.random, repr=False)
 
@@ -61,12 +62,14 @@ class Retry:
 
         Raises:
             CasError: as `failures.translate` says.
+            Stopping: the work is to end.
         """
         began = self.seconds()
         attempt = Attempt()
         while True:
+            stopping.check()
             try:
-                return call(attempt)
+                return stopping.attend(call, attempt)
             except failures.CLIENT_ERRORS as error:
                 failure = failures.judge(error)
                 waited = self.seconds() - began

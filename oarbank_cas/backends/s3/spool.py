@@ -54,6 +54,7 @@ class Spool(Incoming):
 
     def __init__(self, budget: Budget, size_hint: int | None) -> None:
         self.size = 0
+        self._discarded = False
         self._budget = budget
         self._taken = 0
         self._pieces: list[bytes] = []
@@ -96,7 +97,8 @@ class Spool(Incoming):
         """See `Incoming.finish`."""
 
     def discard(self) -> None:
-        """See `Incoming.discard`."""
+        """See `Incoming.discard`. A request that is under way keeps its bytes."""
+        self._discarded = True
         self._forget_pieces()
         if self._file is not None:
             file, self._file = self._file, None
@@ -117,6 +119,8 @@ class Spool(Incoming):
 
     def part(self, start: int, size: int) -> bytes | FilePart:
         """Some of the bytes, as the body of a request. Parts of one spool are read by one thread at a time each."""
+        if self._discarded:
+            raise StorageIOError("the bytes are gone that were to be put: the work on them has ended")
         whole = self.whole()
         if whole is not None:
             return whole if (start, size) == (0, self.size) else whole[start : start + size]
@@ -128,17 +132,23 @@ class FilePart(io.RawIOBase):
     """A part of an open file, with a position of its own, so that parts are read side by side.
 
     Args:
-        fd: the file's descriptor, which stays its owner's.
+        fd: the file's descriptor, which stays its owner's; the part has one of its own.
         start: the part's first byte.
         size: its length.
     """
 
     def __init__(self, fd: int, start: int, size: int) -> None:
         super().__init__()
-        self._fd = fd
+        self._fd = os.dup(fd)
         self._start = start
         self._size = size
         self._at = 0
+
+    def close(self) -> None:
+        """Let the file go."""
+        if not self.closed:
+            os.close(self._fd)
+        super().close()
 
     def __len__(self) -> int:
         return self._size
