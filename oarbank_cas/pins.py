@@ -84,6 +84,10 @@ class Pin:
         """When it expires, in nanoseconds since 1970."""
         return None if self.expires_at is None else instants.from_text(self.expires_at, "expires_at")
 
+    def is_expired(self, now_ns: int) -> bool:
+        """Whether it keeps nothing any more at a moment, nanoseconds since 1970."""
+        return self.expires_ns is not None and self.expires_ns <= now_ns
+
     @property
     def entry(self) -> str | None:
         """The object name of the entry that it keeps, where it keeps a job key."""
@@ -217,7 +221,7 @@ class Pins:
             expires_at: when it stops to keep anything, RFC 3339; None for never.
 
         Raises:
-            InvalidInputError: the name, the target or the expiry is malformed.
+            InvalidInputError: the name, the target or the expiry is malformed, or the expiry is past.
             NotFoundError: the target is not in the store, or not all of it.
             ConflictError: a pin of that name stands.
             StorageIOError: it took longer than a session, and something went meanwhile; nothing is pinned.
@@ -228,11 +232,14 @@ class Pins:
         kept = self._kept(target, check_class(result_class))
         hold = self._hold(kept)
         data = _encode(name, kept, hold, note=note, by=by, expires_at=expires_at)
+        made = decode(data, name, self._backend.where)
+        if made.is_expired(hold.t0_ns):
+            raise InvalidInputError(f"{expires_at} is past: it would keep nothing; name a later moment", "expires")
         created = self._write(name, data)
         if created is None:
             raise self._taken(name)
         self._confirm(created, kept, hold)
-        return decode(data, name, self._backend.where)
+        return made
 
     def keep(
         self, name: str, dataset: str, hold: Hold, *, note: str = "", by: str = "", expires_at: str | None = None

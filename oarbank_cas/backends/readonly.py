@@ -23,6 +23,7 @@ class ReadOnlyBackend(Backend):
         self.where = backend.where
         self.atomic_move = backend.atomic_move
         self.group_commit = backend.group_commit
+        self.expiring_delete = backend.expiring_delete  # what a plan for this storage depends on
         self.exact_identity = backend.exact_identity
         self.exclusive = backend.exclusive
         self.requests_at_once = backend.requests_at_once

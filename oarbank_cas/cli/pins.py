@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pin_document(found: Pin) -> dict[str, Any]:
-    """A pin as JSON."""
+    """A pin as JSON; by this machine's clock where it may have expired, since telling the store's writes to it."""
     return {
         "name": found.name,
         "job_key": found.job_key,
@@ -28,6 +29,7 @@ def pin_document(found: Pin) -> dict[str, Any]:
         "by": found.by,
         "created_at": found.created_at,
         "expires_at": found.expires_at,
+        "expired": found.is_expired(time.time_ns()),
     }
 
 
@@ -83,6 +85,8 @@ def unpin(session: Session, name: str) -> int:
 def pins(session: Session) -> int:
     """List the pins. One that cannot be read is told, and makes the exit code 65.
 
+    Expired ones are marked: they keep nothing, and stay until `unpin`.
+
     \b
     Example:
       oarbank-cas pins
@@ -105,7 +109,9 @@ def list_pins(session: Session) -> int:
 
 
 def _until(found: Pin) -> str:
-    return "for ever" if found.expires_at is None else found.expires_at
+    if found.expires_at is None:
+        return "for ever"
+    return f"{found.expires_at} (expired)" if found.is_expired(time.time_ns()) else found.expires_at
 
 
 def _read(store: Store) -> tuple[list[Pin], list[str]]:

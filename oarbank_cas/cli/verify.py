@@ -107,6 +107,9 @@ def _show(session: Session, report: Report) -> None:
     if found > listed:
         session.line(f"and {found - listed:,} more")
     count = report.counts
+    unreferred = f"{count['orphans']:,} blobs ({size_text(count['orphan_bytes'])}); gc sees to them"
+    if count["roots_unread"]:
+        unreferred = f"not known, since {count['roots_unread']:,} entries, pins or their folders cannot be read"
     chosen = f" ({report.options.sample:g} %, seed {report.options.seed})" if report.options.sample < 100 else ""
     for line in (
         f"blobs: {count['blobs']:,} ({size_text(count['blob_bytes'])}); "
@@ -114,7 +117,7 @@ def _show(session: Session, report: Report) -> None:
         f"condemned blobs: {count['fossils']:,}; read {count['fossils_read']:,}",
         f"entries: {count['entries']:,}; tombstones: {count['tombstones']:,}; "
         f"pins: {count['pins']:,}, and {count['expired_pins']:,} expired",
-        f"nothing refers to: {count['orphans']:,} blobs ({size_text(count['orphan_bytes'])}); gc sees to them",
+        f"nothing refers to: {unreferred}",
         f"in damaged/: {count['set_aside_before']:,} ({size_text(count['set_aside_before_bytes'])}); "
         f"temporaries: {count['temporaries']:,}",
     ):

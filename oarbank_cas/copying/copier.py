@@ -379,7 +379,7 @@ class Copier:
         self.report.add("pins copied")
 
     def _differs_there(self, key: str, result_class: str) -> bool:
-        """Whether the target answers a key with something else than the source, which a pin of the source never meant."""
+        """Whether the target answers a key with something else than the source: its pin never meant that."""
         there = self._target.lookups.lookup(key, result_class)
         return there.hit and there.envelope != self._source.lookups.lookup(key, result_class).envelope
 

@@ -21,6 +21,7 @@ COUNTS = (
     "tombstones left out",
     "pins copied",
     "pins there",
+    "pins expired",
 )
 """What is counted, in the order that people read it."""
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from oarbank_cas import descriptor as descriptors
 from oarbank_cas import instants, layout
+from oarbank_cas.backends.readonly import ReadOnlyBackend
 from oarbank_cas.blobs import Blobs
 from oarbank_cas.errors import CasError, CorruptError, NotFoundError, UnavailableError
-from oarbank_cas.gc import audit, facts, hits, retention, rules, state
+from oarbank_cas.gc import audit, facts, guards, hits, retention, rules, state
 from oarbank_cas.gc.clocks import Moment, Surroundings
 from oarbank_cas.gc.ledger import Ledger
 from oarbank_cas.gc.mark import Mark
@@ -44,10 +45,11 @@ class Options:
     """What an operator may say about a run.
 
     Attributes:
-        dry_run: write nothing; say what would happen.
+        dry_run: write nothing; say what would happen. Telling the store's time would touch it, so ages are then by
+            this machine's clock, and what clocks say of each other is left to a real run.
         anyway: run beside another gc.
         allow_no_roots: delete even where the store has no roots at all.
-        yes_really: condemn even more than half of the blobs.
+        yes_really: end even more than half of the live entries, and condemn even more than half of the blobs.
         roots_confirmed: this store, restored or adopted, has all its roots: remembered for this epoch.
         stall_bound_s: where the storage can neither rename nor refuse a late delete: seconds for which no request of
             this run will be held up. None: nothing is condemned there.
@@ -88,8 +90,10 @@ def collect(
     Raises:
         BusyError: another gc is under way.
     """
+    asked = options or Options()
+    storage = MeteredBackend(ReadOnlyBackend(backend) if asked.dry_run else backend)
     with contextlib.closing(Ledger()) as ledger:
-        run = _Run(MeteredBackend(backend), descriptor, options or Options(), by, around or Surroundings(), ledger)
+        run = _Run(storage, descriptor, asked, by, around or Surroundings(), ledger)
         return run.run(policy or Policy(), progress or (lambda _stage, _count: None))
 
 
@@ -158,17 +162,21 @@ class _Run:
             report.doubts.append(_doubt(stage, error))
             return
         try:
+            if self._options.dry_run:
+                report.notes.append(
+                    "a dry run does not touch the store: ages are by this machine's clock, and clocks were not compared"
+                )
             self._look(report, policy, tm_ns, moment, note)
         except CasError as error:
             report.doubts.append(_doubt(self._backend.where, error))
-        if self._options.dry_run:
-            if not report.doubts and not report.refused:
-                report.done = report.plan
-            return
-        self._act(report, tm_ns, moment, note)
+        if not self._options.dry_run:
+            self._act(report, tm_ns, moment, note)
 
     def _moments(self) -> tuple[Moment, int]:
         """One moment by gc's clocks and by the store's; again where something held this process up between them."""
+        if self._options.dry_run:
+            moment = self._around.moment()
+            return moment, moment.wall_ns
         for _ in range(_TRIES):
             moment = self._around.moment()
             tm_ns = self._backend.now()
@@ -208,7 +216,7 @@ class _Run:
         mark.read_pins()
         mark.read_entries(self._cached_entries(), self._writer("entries"), note)
         mark.check_strays()
-        self._retain(report, policy, tm_ns)
+        live, expired = self._retain(report, policy, tm_ns)
         plan = Plan(self._backend, blobs, self._ledger, self._spans, tm_ns, moment, report.plan, doubt)
         can = self._backend.atomic_move or self._backend.expiring_delete or self._options.stall_bound_s is not None
         if not can:
@@ -219,15 +227,10 @@ class _Run:
         report.missing = plan.missing
         report.unknown = mark.unknown + plan.unknown
         if report.refused is None:
-            report.refused = self._guard(plan.standing, mark.roots, self._ledger.count("condemn"))
-
-    def _guard(self, standing: int, roots: int, condemned: int) -> str | None:
-        """Why a plan that looks like a mistake is not carried out."""
-        if rules.needs_allow_no_roots(standing, roots) and not self._options.allow_no_roots:
-            return f"{standing} blobs and no entry or pin: is this the right store? Say --allow-no-roots if it is"
-        if rules.needs_yes_really(standing, condemned) and not self._options.yes_really:
-            return f"{condemned} of {standing} blobs would be condemned: say --yes-really if more than half is right"
-        return None
+            sight = guards.Sight(plan.standing, mark.roots, self._ledger.count("condemn"), live, expired)
+            report.refused = guards.refusal(
+                sight, policy, allow_no_roots=self._options.allow_no_roots, yes_really=self._options.yes_really
+            )
 
     def _check_clocks(
         self, before: list[Record], tm_ns: int, moment: Moment, doubt: Callable[[str, CasError], None]
@@ -235,6 +238,7 @@ class _Run:
         """Rule 12: a clock that jumped must not age anything."""
         if (
             before
+            and not self._options.dry_run
             and tm_ns + self._spans.jump_ns < before[0].tm_ns
             # A run that began after this one may be done already.
             and self._backend.now() + self._spans.jump_ns < before[0].tm_ns
@@ -250,7 +254,8 @@ class _Run:
         same = next((record for record in before if record.moment.host == moment.host), None)
         if same is None:
             return
-        elapsed, wall = tm_ns - same.tm_ns, moment.wall_ns - same.moment.wall_ns
+        wall = moment.wall_ns - same.moment.wall_ns
+        elapsed = wall if self._options.dry_run else tm_ns - same.tm_ns
         booted = moment.booted_since(same.moment)
         if rules.clock_jumped(elapsed, wall, self._spans) or (
             booted is not None and rules.clock_jumped(wall, booted, self._spans)
@@ -319,11 +324,14 @@ class _Run:
 
     # -- retention
 
-    def _retain(self, report: Report, policy: Policy, tm_ns: int) -> None:
+    def _retain(self, report: Report, policy: Policy, tm_ns: int) -> tuple[int, int]:
+        """Plan what becomes of entries; how many are live, and how many of them are to be ended."""
         if policy.asks:
             retention.decide(self._ledger, policy, tm_ns)
+        live = expired = 0
         for entry in self._ledger.all_entries():
             row = "entries kept"
+            live += not entry.ended
             if entry.ended:
                 row = "tombstones kept"
                 if rules.tombstone_may_go(
@@ -333,8 +341,10 @@ class _Run:
                     self._ledger.plan("forget", entry.name, entry.validator, entry.size, entry.time_ns)
             elif entry.expire:
                 row = "entries expired"
+                expired += 1
                 self._ledger.plan("expire", entry.name, entry.validator, entry.size, entry.time_ns)
             report.plan.add(row, age_of(entry.time_ns, tm_ns), entry.size, entry.module)
+        return live, expired
 
     # -- acting
 

@@ -25,6 +25,20 @@ ACTIONS = (
 )
 """The rows of the table, in the order that people read them."""
 
+PLANNED = {
+    "entries kept": "would keep entries",
+    "entries expired": "would end entries",
+    "tombstones kept": "would keep tombstones",
+    "tombstones removed": "would remove tombstones",
+    "blobs kept": "would keep blobs",
+    "blobs condemned": "would condemn blobs",
+    "blobs revived": "would revive blobs",
+    "fossils kept": "would keep condemned blobs",
+    "fossils finished": "would finish condemning blobs",
+    "fossils purged": "would remove condemned blobs for good",
+}
+"""The same rows of a plan that was not carried out, for people."""
+
 _DAY_NS = 86400 * 10**9
 
 
@@ -108,7 +122,7 @@ class Report:
         started: the store's time of it, RFC 3339.
         policy: the retention policy that held.
         plan: what was to be done.
-        done: what was done; the plan itself in a dry run, empty where nothing was done.
+        done: what was done; empty where nothing was, as in a dry run.
         missing: blobs that live entries or pins name and that are not there.
         doubts: what could not be read or believed. Nothing is deleted where there is any.
         refused: why the plan was not carried out, where an option is needed.
@@ -150,8 +164,8 @@ class Report:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes that this run purged, or would."""
-        return self.done.bytes("fossils purged")
+        """Bytes that this run purged, or, dry, would."""
+        return (self.plan if self.dry_run else self.done).bytes("fossils purged")
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""

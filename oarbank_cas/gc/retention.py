@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from oarbank_cas import layout
@@ -35,6 +35,7 @@ class Policy:
         keep_newest: so many of each module, newest first.
         max_bytes: bytes of all that entries and pins reach, what they share counted once.
         tombstone_days: days that a tombstone stays for diagnosis, and for `invalidate --undo`.
+        dropped: names of rules that are not taken from the store's policy either.
     """
 
     keep_days: float | None = None
@@ -42,15 +43,16 @@ class Policy:
     keep_newest: int | None = None
     max_bytes: int | None = None
     tombstone_days: float | None = None
+    dropped: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            kinds = (int,) if field.type.startswith("int") else (int, float)
+        for name, type_name in _rules(self):
+            value = getattr(self, name)
+            kinds = (int,) if type_name.startswith("int") else (int, float)
             if value is not None and (
                 isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value < 2**63
             ):
-                raise InvalidInputError(f"is no number that a retention policy takes: {value!r}", field.name)
+                raise InvalidInputError(f"is no number that a retention policy takes: {value!r}", name)
 
     @property
     def asks(self) -> bool:
@@ -64,12 +66,13 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object: what `policy.json` holds."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {name: getattr(self, name) for name, _ in _rules(self)}
         return {name: value for name, value in found.items() if value is not None}
 
     def over(self, stored: Policy) -> Policy:
-        """This policy, with the rules that it leaves out taken from `stored`."""
-        return Policy(**(stored.to_json() | self.to_json()))
+        """This policy, with the rules that it leaves out, and does not drop, taken from `stored`."""
+        taken = {name: value for name, value in stored.to_json().items() if name not in self.dropped}
+        return Policy(**(taken | self.to_json()))
 
     @classmethod
     def load(cls, backend: Backend) -> Self:
@@ -84,7 +87,7 @@ class Policy:
             return cls()
         where = f"{layout.POLICY} in {backend.where}"
         document: Any = parse_json(data, where=where)
-        known = {field.name for field in fields(cls)}
+        known = {name for name, _ in _rules(cls)}
         if not isinstance(document, dict) or not document.keys() <= known:
             raise InvalidInputError(f"must be an object with no other members than {', '.join(sorted(known))}", where)
         return cls(**document)
@@ -104,6 +107,11 @@ class Policy:
             if done is not None:
                 return
             standing = backend.stat(layout.POLICY)
+
+
+def _rules(policy: Policy | type[Policy]) -> list[tuple[str, str]]:
+    """Name and type of every rule of a policy."""
+    return [(each.name, str(each.type)) for each in fields(policy) if each.name != "dropped"]
 
 
 def decide(ledger: Ledger, policy: Policy, tm_ns: int) -> None:

@@ -175,6 +175,11 @@ def needs_yes_really(blobs: int, condemned: int) -> bool:
     return condemned * 2 > blobs
 
 
+def needs_yes_really_to_end(live: int, expired: int) -> bool:
+    """Whether a policy would end more than half of the entries that are live."""
+    return expired * 2 > live
+
+
 def roots_are_known(epoch: int, *, confirmed: bool) -> bool:
     """Rule 15: after a restore or an adoption an operator says that all roots are in this store."""
     return epoch <= 1 or confirmed

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oarbank_cas.errors import ConflictError, InvalidInputError, StorageIOError
-from oarbank_cas.verify.report import MAX_NAMED, MAX_PROBLEMS, Problem
+from oarbank_cas.verify.report import MAX_NAMED, MAX_PROBLEMS, Kind, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -225,6 +225,10 @@ class Notebook:
         ).fetchall():
             last = rows[-1][0]
             yield [self._problem(row) for row in rows]
+
+    def forget(self, kind: Kind) -> None:
+        """Take back what was told of one kind."""
+        self._db.execute("DELETE FROM problems WHERE kind = ?", (kind,))
 
     def kinds(self) -> dict[str, int]:
         """How many problems of each kind there are."""

@@ -113,11 +113,16 @@ COUNTS = (
     "expired_pins",
     "orphans",
     "orphan_bytes",
+    "roots_unread",
     "set_aside_before",
     "set_aside_before_bytes",
     "temporaries",
 )
-"""What is counted, in the order that people read it."""
+"""What is counted, in the order that people read it.
+
+`roots_unread` counts what could not be read of entries and pins, or listed of their folders: where there is any, nobody
+knows what else is referred to, and no orphan is told or counted.
+"""
 
 
 @dataclass(slots=True)

@@ -143,11 +143,11 @@ class TestDryRun:
         bench.record("new", b"new", module="other")
         before = changes(bench)
         policy = Policy(keep_days=0.5)
-        dry = bench.gc(policy, dry_run=True)
+        dry = bench.gc(policy, dry_run=True, yes_really=True)
         assert changes(bench) == before
-        real = bench.gc(policy)
+        real = bench.gc(policy, yes_really=True)
         assert dry.plan.to_json() == real.plan.to_json()
-        assert dry.done.rows() == real.done.rows()
+        assert (dry.plan.rows(), dry.done.rows()) == (real.done.rows(), [])
         expired = [row for row in real.done.rows() if row["action"] == "entries expired"]
         assert {row["module"]: row["count"] for row in expired} == {"demo": 1, "other": 1}
         assert {row["age"] for row in expired} == {"1 to 7 days"}

@@ -9,7 +9,9 @@ import sys
 import pytest
 from operators_kit import digest_of, disk_store, envelope, key, record
 
-from oarbank_cas import Origin, layout
+from oarbank_cas import Origin, Store, layout
+from oarbank_cas.gc.collect import Options as GcOptions
+from oarbank_cas.gc.retention import Policy
 
 
 @pytest.fixture
@@ -108,6 +110,27 @@ def test_invalid_input_is_65(run, store, backup, command):
 # -- pins
 
 
+def test_pins_that_are_past(run, store):
+    """One that would keep nothing is refused; one that keeps nothing any more is told."""
+    for past in ("2020-01-01", "2020-01-01T12:00:00+02:00"):
+        ran = run("pin", "late", key(5), "--expires", past)
+        assert ran.code == 65
+        assert "is past" in ran.said
+    assert "pins/late" not in store.names()
+    assert run("pin", "later", key(5), "--expires", "2099-01-01").code == 0
+    document = json.loads(store.read("pins/later"))
+    store.write("pins/later", json.dumps(document | {"expires_at": "2020-01-01T00:00:00Z"}).encode())
+    for command in (("pins",), ("ls", "pins")):
+        assert f"later  {key(5)}  2020-01-01T00:00:00Z (expired)" in run(*command).text
+        listed = run("--json", *command).json["pins"]
+        assert {each["name"]: each["expired"] for each in listed} == {
+            "a-blob": False,
+            "a-dataset": False,
+            "a-job": False,
+            "later": True,
+        }
+
+
 def test_pins(run, store):
     ran = run("pin", "paper", key(5), "--note", "figure 3", "--by", "ann", "--expires", "2099-01-01")
     assert (ran.code, ran.text) == (0, f"pinned  paper  {key(5)}\n")
@@ -122,6 +145,7 @@ def test_pins(run, store):
         "by": "ann",
         "created_at": listed["paper"]["created_at"],
         "expires_at": "2099-01-01T00:00:00.000000Z",
+        "expired": False,
     }
     assert f"paper  {key(5)}  2099-01-01T00:00:00.000000Z  ann  figure 3\n" in run("pins").text
     assert run("pin", "paper", key(6)).code == 73
@@ -169,10 +193,12 @@ def test_gc(run, tmp_path, monkeypatch):
     time.sleep(1.2)
     dry = run("gc", "--dry-run")
     assert dry.code == 0
-    assert "blobs condemned  -  under 1 day  1  4.9 KiB" in dry.text
+    assert "would condemn blobs  -  under 1 day  1  4.9 KiB" in dry.text
     assert made.store.has(orphan)
     real = run("gc", "--by", "ann")
-    assert (real.code, real.text) == (0, dry.text)
+    assert real.code == 0
+    assert "blobs condemned  -  under 1 day  1  4.9 KiB" in real.text
+    assert "would" not in real.text
     assert not made.store.has(orphan)
     document = run("--json", "gc").json
     assert document["exit_code"] == 0
@@ -190,17 +216,125 @@ def test_gc(run, tmp_path, monkeypatch):
 
 
 def test_gc_retention(run, store):
-    ran = run("gc", "--dry-run", "--keep-newest", "1")
+    ran = run("gc", "--dry-run", "--keep-newest", "1", "--yes-really")
     assert ran.code == 0
     # Of four entries of each module; job 0 is pinned.
-    assert "entries expired: 9" in ran.text or "entries expired: 8" in ran.text
-    assert run("gc", "--keep-newest", "100", "--save-policy").code == 0
-    assert json.loads(store.read("policy.json")) == {"keep_newest": 100}
-    assert "policy: keep_newest 100" in run("gc", "--dry-run").text
+    assert "would end entries: 9" in ran.text or "would end entries: 8" in ran.text
+    assert "expired" not in ran.text
     assert run("gc", "--max-bytes", "1G").code == 0
-    assert run("gc", "--max-bytes", "0").code == 0
+    assert run("gc", "--max-bytes", "0", "--yes-really").code == 0
     assert store.store.lookup(key(0)).hit
     assert store.store.lookup(key(5)).reason == "expired"
+
+
+@pytest.mark.parametrize("rule", ["--keep-days", "--keep-newest", "--max-bytes"])
+def test_gc_that_would_end_more_than_half_is_1(run, store, rule):
+    before = store.contents("results/")
+    dry = run("gc", "--dry-run", rule, "0")
+    assert dry.code == 1
+    assert "would end entries: 11" in dry.text
+    assert f"a run would delete nothing: 11 of 12 entries would be ended ({rule[2:].replace('-', '_')} 0" in dry.said
+    assert "--yes-really" in dry.said
+    ran = run("gc", rule, "0", "--save-policy")
+    assert (ran.code, ran.text) == (1, dry.text)
+    assert "nothing was deleted: 11 of 12 entries" in ran.said
+    assert "the policy was not saved" in ran.said
+    assert store.contents("results/") == before
+    assert "policy.json" not in store.names()
+    done = run("gc", rule, "0", "--save-policy", "--yes-really")
+    assert done.code == 0
+    assert "entries expired: 11" in done.text
+    assert "policy.json" in store.names()
+
+
+def test_gc_policies_that_are_saved(run, store):
+    def saved():
+        return json.loads(store.read("policy.json"))
+
+    assert run("gc", "--keep-newest", "100", "--save-policy").code == 0
+    assert saved() == {"keep_newest": 100}
+    assert "policy: keep_newest 100" in run("gc", "--dry-run").text
+    assert run("gc", "--keep-days", "90.5", "--max-bytes", "1G", "--save-policy").code == 0
+    assert saved() == {"keep_days": 90.5, "keep_newest": 100, "max_bytes": 2**30}  # one by one, the others stay
+    # For one run, or for good.
+    assert "keep_newest" not in run("gc", "--keep-newest", "none").text
+    assert saved()["keep_newest"] == 100
+    assert run("gc", "--keep-newest", "NONE", "--max-bytes", "none", "--save-policy").code == 0
+    assert saved() == {"keep_days": 90.5}
+    assert run("gc", "--keep-days", "none", "--save-policy").code == 0
+    assert saved() == {}
+    for wrong in (("--keep-newest", "1.5"), ("--keep-days", "soon"), ("--keep-days", "")):
+        assert run("gc", *wrong).code == 2
+    assert run("gc", "--dry-run", "--save-policy").code == 2
+
+
+def snapshot(folder):
+    """Everything about a tree that writing to it changes."""
+    found = {}
+    for base, folders, names in os.walk(folder):
+        for name in (".", *folders, *names):
+            st = os.lstat(os.path.join(base, name))
+            found[os.path.join(base, name)] = (st.st_ino, st.st_mode, st.st_size, st.st_mtime_ns, st.st_ctime_ns)
+    return found
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("gc", "--dry-run"), ("gc", "--dry-run", "--keep-days", "0", "--yes-really"), ("verify", "--dry-run"), ("stats",)],
+)
+def test_dry_runs_leave_no_trace(run, disk, monkeypatch, command):
+    """Not even in tmp/: no name, inode or time of the whole tree changes."""
+    monkeypatch.setenv("OARBANK_CAS_STORE", str(disk.root))
+    orphan = disk.store.put_bytes(b"nothing refers to this either").digest
+    disk.store.close()
+    os.utime(disk.path(layout.blob(orphan)), (1, 1))
+    before = snapshot(disk.root)
+    assert run(*command).code == 0
+    assert snapshot(disk.root) == before
+    # Nor through a store that is open for writing.
+    with Store.open(disk.root) as store:
+        opened = snapshot(disk.root)
+        store.gc(Policy(keep_days=0), GcOptions(dry_run=True, yes_really=True))
+        assert snapshot(disk.root) == opened
+
+
+def test_a_dry_gc_of_a_store_that_may_not_be_written(disk):
+    """As another user, who may only read; real permissions."""
+    if os.name == "nt" or os.getuid() != 0:
+        pytest.skip("needs another user")
+    disk.store.close()
+    for base, folders, names in os.walk(disk.root):
+        for name in (*folders, *names):
+            os.chmod(os.path.join(base, name), 0o555 if name in folders else 0o444)
+    os.chmod(disk.root, 0o555)
+    for parent in disk.root.parents:
+        if not os.stat(parent).st_mode & 0o001:
+            os.chmod(parent, 0o711)
+    # Everything is imported before: another user may not be able to read the interpreter's own files.
+    program = """
+import os, sys
+from oarbank_cas.cli import main
+store = sys.argv[1]
+def run(*arguments):
+    sys.argv = ["oarbank-cas", "--store", store, *arguments]
+    try:
+        main()
+    except SystemExit as ended:
+        return ended.code
+first = run("gc", "--dry-run")
+os.setgid(65534)
+os.setuid(65534)
+print("ended", first, run("gc", "--dry-run"), run("gc"))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program, str(disk.root)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=disk.root,
+        env=os.environ | {"HOME": str(disk.root)},
+    )
+    assert ran.stdout.splitlines()[-1] == "ended 0 0 77", ran.stderr
 
 
 def test_gc_without_roots_is_1(run, tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """Copying: only what is missing, verified, roots last; what stands at the target stays."""
 
+import json
+
 import pytest
 from operators_kit import digest_of, disk_store, envelope, files_of, key, record
 
@@ -308,3 +310,28 @@ def test_a_truncated_blob_that_nothing_refers_to_is_replaced(filled, mirror):
     report = filled.store.copy_to(mirror.store)
     assert (report.exit_code, report.counts["blobs copied"]) == (0, 1)
     assert mirror.read(name) == filled.read(name)
+
+
+def test_a_pin_of_a_key_does_not_move_to_another_result(filled, other):
+    """The target has another result for the key: a pin of the source's was never a pin of that one."""
+    sent = envelope({}, other="result")
+    assert other.store.record(key(0), sent, Origin("another")).recorded
+    for dry in (True, False):
+        report = filled.store.copy_to(other.store, None, Options(dry_run=dry))
+        assert sorted((each["kind"], each["name"]) for each in report.problems) == [
+            ("differs", "pins/a-job"),
+            ("differs", filled.entry(0)),
+        ]
+        assert report.counts["pins copied"] == 2
+        assert "pins/a-job" not in other.names()
+        for name in ("a-blob", "a-dataset"):
+            other.store.pins.unpin(name)
+    assert other.store.lookup(key(0)).envelope == sent
+
+
+def test_pins_that_have_expired_stay_behind(filled, other):
+    document = json.loads(filled.read("pins/a-job"))
+    filled.write("pins/a-job", json.dumps(document | {"expires_at": "2026-01-01T00:00:00Z"}).encode())
+    report = filled.store.copy_to(other.store)
+    assert (report.problems, report.counts["pins expired"], report.counts["pins copied"]) == ([], 1, 2)
+    assert other.names("pins/") == ["pins/a-blob", "pins/a-dataset"]

@@ -199,7 +199,8 @@ def test_pins(filled):
 
 def test_expired_pins_need_nothing(filled):
     filled.store.pins.unpin("a-blob")
-    filled.store.pins.pin("old", f"blob:{filled.orphan}", expires_at="2020-01-01T00:00:00Z")
+    filled.store.pins.pin("old", f"blob:{filled.orphan}", expires_at="2099-01-01T00:00:00Z")
+    filled.write("pins/old", filled.read("pins/old").replace(b"2099", b"2020"))
     filled.remove(layout.blob(filled.orphan))
     report = filled.store.verify()
     assert report.sound
@@ -271,6 +272,44 @@ def test_blobs_that_may_not_be_read(disk):
     disk.path(layout.blob(disk.blob())).chmod(0)
     report = disk.store.verify()
     assert kinds(report) == [("unreadable", layout.blob(disk.blob()))]
+
+
+@pytest.mark.parametrize(
+    "hide", ["a folder that is a link", "a damaged entry", "an entry that is a link", "a damaged pin", "no manifest"]
+)
+def test_nothing_is_called_an_orphan_where_roots_cannot_be_read(disk, tmp_path, hide, run):
+    """What they refer to is not known: only what could not be read is told."""
+    whole = disk.store.verify(Options(look_only=True, list_orphans=True))
+    assert (whole.counts["roots_unread"], whole.by_kind) == (0, {})
+    disk.store.pins.unpin("a-blob")
+    assert disk.store.verify(Options(look_only=True, list_orphans=True)).by_kind == {"orphan": 1}
+    entry = disk.path(disk.entry(3))
+    what = disk.entry(3)
+    if hide == "a folder that is a link":
+        entry.parent.parent.rename(tmp_path / "elsewhere")
+        entry.parent.parent.symlink_to(tmp_path / "elsewhere")
+        what = f"{disk.root} (entries)"
+    elif hide == "a damaged entry":
+        disk.write(what, disk.read(what)[:-3])
+    elif hide == "an entry that is a link":
+        entry.rename(tmp_path / "elsewhere")
+        entry.symlink_to(tmp_path / "elsewhere")
+    elif hide == "a damaged pin":
+        what = "pins/a-dataset"
+        disk.write(what, b"{}")
+    else:
+        what = "pins/a-dataset"
+        disk.remove(layout.blob(disk.dataset(1).removeprefix("art:")))
+    report = disk.store.verify(Options(look_only=True, list_orphans=True))
+    assert report.counts["roots_unread"] >= 1
+    assert report.counts["orphans"] == report.counts["orphan_bytes"] == 0
+    assert "orphan" not in report.by_kind
+    assert what in {problem.name for problem in report.problems}
+    told = run("--store", disk.root, "verify", "--dry-run", "--orphans")
+    assert told.code == 1
+    assert "nothing refers to: not known" in told.text
+    assert what in told.text
+    assert "gc sees to them" not in told.text
 
 
 # -- a store or a machine that fails
