@@ -26,12 +26,14 @@ if TYPE_CHECKING:
         InvalidInputError,
         NotFoundError,
         PermissionDeniedError,
+        StoppedError,
         StorageIOError,
         UnavailableError,
         UnsupportedError,
     )
     from oarbank_cas.lookups import Lookup
     from oarbank_cas.results import Origin, Recorded
+    from oarbank_cas.stopping import Stop
     from oarbank_cas.store import Store
 
 __version__ = "0.1.0"
@@ -55,6 +57,8 @@ __all__ = [
     "Recorded",
     "ResultEnvelope",
     "SpecEnvelope",
+    "Stop",
+    "StoppedError",
     "StorageIOError",
     "Store",
     "UnavailableError",
@@ -81,6 +85,7 @@ _HOMES = {
     "Lookup": "lookups",
     "Origin": "results",
     "Recorded": "results",
+    "Stop": "stopping",
     "Store": "store",
 }
 

@@ -98,6 +98,13 @@ class Stop:
         self.check()
 
 
+def cancel() -> None:
+    """End the work that goes on here, if it may be ended early."""
+    stop = _in_force.get()
+    if stop is not None:
+        stop.cancel()
+
+
 def is_in_force() -> bool:
     """Whether the work that goes on here may be ended early."""
     return _in_force.get() is not None

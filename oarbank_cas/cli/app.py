@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -12,9 +13,9 @@ from typing import Any, NoReturn
 
 import click
 
-from oarbank_cas import __version__
+from oarbank_cas import __version__, stopping
 from oarbank_cas.cli.session import NAME, Session, complain, error_document
-from oarbank_cas.errors import CasError
+from oarbank_cas.errors import CasError, StoppedError
 
 _HOMES = {
     "init": "stores",
@@ -127,6 +128,12 @@ def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option("--endpoint-url", metavar="URL", help="The S3 server of an s3:// store, where it is not AWS.")
 @click.option("--cache", metavar="DIR", help="A local cache for what is read. Else OARBANK_CAS_CACHE; none by default.")
 @click.option("--cache-bytes", metavar="SIZE", help="What the cache may hold (500M, 2T).  [default: 20G]")
+@click.option(
+    "--deadline-s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="End what is not done within N seconds, with 75. Run again, most commands go on where they were.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else there.")
 @click.option("-v", "--verbose", count=True, help="Say more, on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors, on stderr.")
@@ -139,6 +146,7 @@ def cli(
     endpoint_url: str | None,
     cache: str | None,
     cache_bytes: str | None,
+    deadline_s: float | None,
     as_json: bool,
     verbose: int,
     quiet: bool,
@@ -154,12 +162,15 @@ def cli(
     verbosity = -1 if quiet else verbose
     session = Session(store, config, as_json, verbosity, endpoint_url, cache=cache, cache_bytes=cache_bytes)
     ctx.obj = session
+    ctx.with_resource(stopping.Stop(deadline_s))
     ctx.call_on_close(session.close)
 
 
 def main() -> NoReturn:
     """Run the command line and exit."""
     _open_closed_streams()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
     try:
         code = _run()
         sys.stdout.flush()
@@ -182,6 +193,8 @@ def _run() -> int:
     except click.ClickException as error:
         error.show()
         return _failed(error.format_message(), type(error).__name__, error.exit_code, told=True)
+    except stopping.Stopping as error:
+        return _failed(str(error), StoppedError.__name__, StoppedError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return _failed("interrupted", "KeyboardInterrupt", _INTERRUPTED)
     except (_UnreadError, BrokenPipeError):
@@ -195,6 +208,13 @@ def _run() -> int:
         traceback.print_exc()
         return _failed(f"this is a bug, please report it: {error!r}", type(error).__name__, _BUG)
     return code if isinstance(code, int) else 0
+
+
+def _interrupted(signum: int, frame: object) -> NoReturn:
+    """Have requests that are under way left alone too: a server may say nothing for a minute."""
+    del signum, frame
+    stopping.cancel()
+    raise KeyboardInterrupt
 
 
 def _failed(message: str, kind: str, code: int, *, told: bool = False) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -29,7 +32,8 @@ class Site:
         self.proxy, self.folder = proxy, folder
         place = s3_kit.fresh_place()
         options = S3Options(endpoint_url=proxy.endpoint)
-        self.store, _ = Store.init(f"s3://{place.bucket}/{place.prefix}".rstrip("/"), s3=options)
+        self.url = f"s3://{place.bucket}/{place.prefix}".rstrip("/")
+        self.store, _ = Store.init(self.url, s3=options)
         self.work = folder / "w"
         (self.work / "out").mkdir(parents=True)
         files = {f"small{number}": os.urandom(1000) for number in range(20)}
@@ -142,3 +146,41 @@ def test_an_inner_stop_ends_with_the_outer(published):
     published.silent()
     with pytest.raises(StoppedError, match="within 1 s"), Stop(1), Stop(600):
         published.store.get_bytes(published.large)
+
+
+def command(site, *arguments):
+    store = [sys.executable, "-m", "oarbank_cas", "--store", site.url, "--endpoint-url", site.proxy.endpoint]
+    return subprocess.Popen([*store, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("after", [0, 4])
+def test_a_command_with_a_deadline(published, after):
+    published.silent(after)
+    began = time.monotonic()
+    with command(
+        published, "--deadline-s", "3", "--json", "fetch", published.dataset, "-o", str(published.target)
+    ) as run:
+        out, err = run.communicate(timeout=60)
+    assert time.monotonic() - began < PROMPT_S + 3
+    assert (run.returncode, json.loads(out)["kind"]) == (75, "StoppedError")
+    assert "not done within 3 s" in err
+    assert [path for path in published.target.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGINT")
+def test_an_interrupted_command_waits_for_no_server(published):
+    published.silent(8)
+    begun = len(published.proxy.log)
+    with command(published, "fetch", published.dataset, "-o", str(published.target)) as run:
+        deadline = time.monotonic() + 60
+        while len(published.proxy.log) < begun + 10 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        began = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        _, err = run.communicate(timeout=60)
+    assert time.monotonic() - began < PROMPT_S
+    assert run.returncode == 130
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert [path for path in published.target.rglob("*") if path.is_file()] == []
