@@ -1,10 +1,14 @@
-"""Runs schedules: `python -m tests.gc.explore --schedules 1000000 --seed 1`; prints what was run and found."""
+"""Runs schedules: `python -m tests.gc.explore --schedules 1000000 --seed 1`; prints what was run and found.
+
+A line comes every 10,000 schedules; broken off (Ctrl-C, SIGTERM) it says how many were run, all from the first seed on.
+"""
 
 # ruff: noqa: T201 - a program
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -72,11 +76,47 @@ def run_many(first, count):
     return steps, found
 
 
+def run_part(first, count):
+    """The same, and the CPU seconds that it took."""
+    began = time.process_time()
+    return (count, *run_many(first, count), time.process_time() - began)
+
+
+class Tally:
+    """What was run so far, without a gap from the first seed on."""
+
+    def __init__(self, options):
+        self.options = options
+        self.began = time.monotonic()
+        self.schedules = self.changes = self.violations = 0
+        self.cpu = 0.0
+
+    def add(self, count, changes, found, cpu):
+        before = self.schedules
+        self.schedules += count
+        self.changes += changes
+        self.violations += len(found)
+        self.cpu += cpu
+        for _, told in found:
+            print("VIOLATION", told, flush=True)
+        if self.schedules // self.options.every > before // self.options.every:
+            print(self, flush=True)
+
+    def __str__(self):
+        seconds = time.monotonic() - self.began
+        each = 1000 * self.cpu / max(1, self.schedules)
+        return (
+            f"{self.schedules} of {self.options.schedules} schedules from seed {self.options.seed}, {self.changes} "
+            f"changes to the store, {seconds:.0f} s, {each:.2f} ms of CPU each: {self.violations} violations"
+        )
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--schedules", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1, help="the first schedule's seed; each next has the next number")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--every", type=int, default=10_000, help="say how far it is every so many schedules")
     parser.add_argument("--show", type=int, help="run one seed, and print what happened")
     parser.add_argument(
         "--preemptions", type=int, help="instead: all schedules of the small scenarios with up to so many"
@@ -87,23 +127,22 @@ def main(argv=None):
     if options.show is not None:
         with fake_clocks():
             return show(options.show)
-    began = time.monotonic()
     step = 500
     starts = range(options.seed, options.seed + options.schedules, step)
     counts = [min(step, options.seed + options.schedules - start) for start in starts]
-    changes, found = 0, []
-    with ProcessPoolExecutor(options.jobs) as pool:
-        for part, problems in pool.map(run_many, starts, counts):
-            changes += part
-            found += problems
-            for problem in problems:
-                print("VIOLATION", problem[1], flush=True)
-    seconds = time.monotonic() - began
-    print(
-        f"{options.schedules} schedules from seed {options.seed}, {changes} changes to the store, {seconds:.0f} s "
-        f"({options.schedules / seconds:.0f} a second): {len(found)} violations"
-    )
-    return 1 if found else 0
+    tally = Tally(options)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    pool = ProcessPoolExecutor(options.jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
+    try:
+        for part in pool.map(run_part, starts, counts):
+            tally.add(*part)
+    except KeyboardInterrupt:
+        print("broken off after", tally, flush=True)
+        return 130
+    finally:
+        pool.shutdown(cancel_futures=True)
+    print(tally)
+    return 1 if tally.violations else 0
 
 
 def count_out(bound):

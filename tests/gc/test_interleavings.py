@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from . import explore, systematic
@@ -29,3 +34,23 @@ def test_random_schedules(part):
 )
 def test_all_schedules_with_two_preemptions(scenario, prelude, atomic_move):
     assert systematic.run_all(scenario, prelude, atomic_move, bound=2) > 300
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGTERM")
+def test_the_explorer_tells_how_far_it_came():
+    """Interrupted, it says how many were run, and nothing of what was not."""
+    arguments = ["--schedules", "1000000", "--seed", "5", "--every", "500", "--jobs", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.gc.explore", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    ) as ran:
+        first = ran.stdout.readline()
+        ran.terminate()
+        rest = ran.stdout.read().splitlines()
+    assert first.startswith("500 of 1000000 schedules from seed 5, ")
+    assert first.endswith(" 0 violations\n")
+    assert rest[-1].startswith("broken off after ")
+    assert int(rest[-1].split()[3]) % 500 == 0
+    assert ran.returncode == 130
