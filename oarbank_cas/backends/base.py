@@ -126,8 +126,8 @@ class Backend(ABC):
             of their own, and such blobs are equally old.
         exclusive: rules 2 and 3 hold to the letter. Elsewhere the storage ignores conditions, and of two writers of one
             name at the same moment both may be told that they won; what stands is one's, whole.
-        telling_delete: of several that remove one incarnation at the same moment, one alone is told that it did.
-            Elsewhere each may be: it is gone, and nothing else is.
+        exact_delete: rule 3 holds for `delete` to the letter. Elsewhere of several that remove or replace one
+            incarnation at the same moment more than one may be told that it did, and what replaced it may be gone.
         requests_at_once: calls that are best under way at once, where each waits for an answer from afar.
     """
 
@@ -137,7 +137,7 @@ class Backend(ABC):
     expiring_delete: bool = False
     exact_identity: bool = True
     exclusive: bool = True
-    telling_delete: bool = True
+    exact_delete: bool = True
     requests_at_once: int = 1
 
     @abstractmethod

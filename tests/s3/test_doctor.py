@@ -152,7 +152,8 @@ class TestTheStoredDocument:
         everything = {field.name: True for field in fields(Capabilities) if field.type == "bool"}
         good = Capabilities(**{**everything, "versioned": False})
         assert good.consequences() == []
-        for name in ("create_if_absent", "replace_if_match", "delete_if_match", "expiring_delete", "batch_delete",
+        for name in ("create_if_absent", "replace_if_match", "delete_if_match", "delete_exact", "expiring_delete",
+                     "batch_delete",
                      "multipart", "signatures"):  # fmt: skip
             assert len(good.without(**{name: False}).consequences()) == 1
         assert len(good.without(checksum_sha256=False).consequences()) == 1

@@ -75,7 +75,7 @@ class S3Backend(Backend):
         self.capabilities = capabilities
         self.expiring_delete = capabilities.expiring_delete
         self.exclusive = capabilities.create_if_absent and capabilities.replace_if_match
-        self.telling_delete = capabilities.delete_if_match and capabilities.delete_tells
+        self.exact_delete = capabilities.delete_if_match and capabilities.delete_exact
         self.requests_at_once = wire.options.max_requests
         self._sentinel = sentinel
         self._putter = Putter(wire, capabilities, multipart_above, part_size)

@@ -26,7 +26,8 @@ class Capabilities:
         create_if_absent: `If-None-Match: *` on a put; of several at once exactly one wins.
         replace_if_match: `If-Match` on a put.
         delete_if_match: `If-Match` on a delete.
-        delete_tells: such a delete of what is gone is refused, and not answered as done.
+        delete_exact: such a delete and a replace of one object at the same moment are not both done, and a delete of
+            what is gone is refused.
         copy_if_absent: `If-None-Match: *` on a copy.
         complete_if_absent: `If-None-Match: *` on the end of a multipart upload.
         batch_delete: removes many objects by one request.
@@ -45,7 +46,7 @@ class Capabilities:
     create_if_absent: bool = False
     replace_if_match: bool = False
     delete_if_match: bool = False
-    delete_tells: bool = False
+    delete_exact: bool = False
     copy_if_absent: bool = False
     complete_if_absent: bool = False
     batch_delete: bool = False
@@ -122,6 +123,11 @@ class Capabilities:
             said.append("conditional replaces are not honoured: an entry is looked at, then replaced, in two steps")
         if not self.delete_if_match:
             said.append("conditional deletes are not honoured: an object is looked at, then removed, in two steps")
+        elif not self.delete_exact:
+            said.append(
+                "conditional deletes are looked at, then done: a result that is recorded at the very moment in which "
+                "gc takes away the ended one in its place may go with it, and is computed again"
+            )
         if not self.expiring_delete:
             said.append("late deletes are not refused: gc condemns only with --stall-bound-s")
         if not self.batch_delete:

@@ -107,7 +107,7 @@ class Probe:
             ("create_if_absent", f"creates only what is absent, one of {_RACERS} at once", self._create_if_absent),
             ("replace_if_match", "replaces only what is expected", self._replace_if_match),
             ("delete_if_match", "removes only what is expected", self._delete_if_match),
-            ("delete_tells", "says so where that is gone", self._delete_tells),
+            ("delete_exact", "never removes what just replaced that", self._delete_exact),
             ("copy_if_absent", "copies only to what is absent", self._copy_if_absent),
             ("multipart", "takes an object in parts", self._multipart),
             ("complete_if_absent", "ends an upload in parts only where absent", self._complete_if_absent),
@@ -267,9 +267,23 @@ class Probe:
         self._client.delete_object(**self._name("delete"), IfMatch=etag)
         return self._etag("delete") is None
 
-    def _delete_tells(self) -> bool:
+    def _delete_exact(self) -> bool:
         wrong = '"0123456789abcdef0123456789abcdef"'
-        return self._refused(lambda: self._client.delete_object(**self._name("delete-gone"), IfMatch=wrong))
+        if not self._refused(lambda: self._client.delete_object(**self._name("exact-gone"), IfMatch=wrong)):
+            return False
+        with ThreadPoolExecutor(2) as pool:
+            for turn in range(_RACERS):
+                what = f"exact-{turn}"
+                self._put(what, b"first")
+                etag = self._etag(what)
+                replacing = pool.submit(self._refused, lambda: self._put(what, b"second", IfMatch=etag))  # noqa: B023
+                removing = pool.submit(
+                    self._refused,
+                    lambda: self._client.delete_object(**self._name(what), IfMatch=etag),  # noqa: B023
+                )
+                if replacing.result() == removing.result():
+                    return False
+        return True
 
     def _copy(self, source: str, to: str, **more: Any) -> Any:  # noqa: ANN401 - the client's document
         place = {"Bucket": self._wire.place.bucket, "Key": self._wire.key(self._folder + source)}
