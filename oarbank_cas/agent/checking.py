@@ -70,7 +70,7 @@ class Checker:
     def recorded(self, workdir: str | os.PathLike[str]) -> list[MountRecord]:
         """What is recorded to have been placed in a work directory, and still stands."""
         found: list[MountRecord] = []
-        if self._blobs is not None and self._records is not None:
+        if self._blobs is not None and self._records is not None and not self._blobs.resting:
             with self._blobs.sparing():
                 found = self._records.of(os.path.realpath(workdir))
         return found
@@ -147,7 +147,7 @@ class Checker:
 
     def forget(self, record: MountRecord) -> None:
         """Forget a mount that nobody uses any more."""
-        if self._blobs is not None and self._records is not None:
+        if self._blobs is not None and self._records is not None and not self._blobs.resting:
             with self._blobs.sparing():
                 self._records.remove(record)
 

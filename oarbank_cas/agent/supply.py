@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 from typing import TYPE_CHECKING, Protocol
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int], None]
 
-EMPTY = hashlib.sha256().hexdigest()
 _TRIES = 3
 _SMALL = 128 * 1024
 
@@ -134,7 +132,7 @@ class FromCache:
 
     def fill(self) -> None:
         """See `Supply.fill`: what is absent is brought in; what other processes are bringing comes last."""
-        wanted = {file.digest: file.size for file in self._files if file.size and file.digest not in self._rows}
+        wanted = {file.digest: file.size for file in self._files if file.digest not in self._rows}
         if wanted:
             with self._blobs.sparing():
                 self._fill_all(wanted)
@@ -169,8 +167,7 @@ class FromCache:
 
     def _copy(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
         with new_file(inside, name, mode) as fd:
-            if file.digest != EMPTY:
-                self._write(file, fd, os.path.join(inside.path, name))
+            self._write(file, fd, os.path.join(inside.path, name))
             self.placed.append((file.path, file.digest, file.size, look_of(os.fstat(fd)), False))
 
     def _write(self, file: FileRef, fd: int, label: str) -> None:

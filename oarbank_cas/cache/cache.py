@@ -269,6 +269,7 @@ class Cache:
             self.index.enter(digest, got, note_of(os.fstat(fd)))
         except BaseException:
             os.close(fd)
+            oscalls.unlink(target)  # nothing stands that is not counted
             raise
         return fd
 

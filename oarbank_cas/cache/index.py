@@ -54,6 +54,10 @@ class IndexLostError(CacheError):
     """The index was damaged and has been thrown away: the same call will find a new one."""
 
 
+class IndexFullError(CacheError):
+    """The disk has no room for a change of the index."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """What is known of a cached blob.
@@ -196,7 +200,14 @@ class Index:
             self._disconnect()
             self._throw_away(path)
             raise IndexLostError(f"{path} was damaged and is made anew ({error})") from error
-        raise CacheError(f"{path}: {error}") from error
+        kind = IndexFullError if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else CacheError
+        raise kind(f"{path}: {error}") from error
+
+    def discard(self) -> None:
+        """Throw the index away, with its holds: what is cached will be hashed before it is used again."""
+        with self._lock:
+            self._disconnect()
+            self._throw_away(self._folder.path(places.INDEX))
 
     def _throw_away(self, path: str) -> None:
         lock = self._folder.locked(self._folder.path("index.lock"), keep=True)

@@ -111,11 +111,12 @@ class MountRecords:
 
     def remove(self, record: MountRecord) -> None:
         """Forget a mount."""
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                os.unlink(self._path(record.workdir, record.mount))
-            except PermissionError as error:
-                self._folder.raise_for(error)
+        try:
+            os.unlink(self._path(record.workdir, record.mount))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._folder.raise_for(error)
 
     def of(self, workdir: str) -> list[MountRecord]:
         """The mounts of a work directory, given by its real path, that still stand."""

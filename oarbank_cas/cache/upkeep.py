@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from oarbank_cas.cache import folder as places
+from oarbank_cas.cache.index import IndexFullError
 from oarbank_cas.cache.mounts import MountRecords
 
 if TYPE_CHECKING:
@@ -108,8 +109,13 @@ def trim(cache: Cache, limit: int | None = None) -> Freed:
     """
     cache.folder.prepare(make=False)
     before, size_before = _count(cache)
+    limit = cache.budget if limit is None else limit
     try:
-        cache.room.trim(cache.budget if limit is None else limit)
+        try:
+            cache.room.trim(limit)
+        except IndexFullError:
+            cache.index.discard()  # which makes room for a new one, so that something can go at all
+            cache.room.trim(limit)
     except OSError as error:
         cache.folder.raise_for(error)
     list(MountRecords(cache.folder).all())
