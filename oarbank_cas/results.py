@@ -59,6 +59,9 @@ class Recorded:
         envelope: the envelope that stands, byte for byte.
         datasets: artifact name to dataset id, of the envelope that stands.
         header: the header of the entry that stands.
+        exclusive: False where the store's storage ignores conditions (`Backend.exclusive`). One who recorded under the
+            same key at the same moment may then have been told the same, and by now his envelope may stand: look it up
+            where that matters. What stands is whole, and one of theirs.
     """
 
     job_key: str
@@ -67,6 +70,7 @@ class Recorded:
     envelope: bytes
     datasets: Mapping[str, str]
     header: Mapping[str, Any]
+    exclusive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,9 @@ class Results:
             origin: where it comes from.
             result_class: the class to record it in.
             max_inline_kb: KiB that its payload may have, as written.
+
+        Returns:
+            What became of it. The first wins, exactly one of several; but see `Recorded.exclusive`.
 
         Raises:
             InvalidInputError: the envelope breaks the contract, or is to be uploaded first; a size is wrong.
@@ -265,7 +272,8 @@ class Results:
             if created is not None:
                 self._confirm(created, checked, hold)
                 found = codec.decode_header(data[: data.index(b"\n")])
-                return Recorded(str(parts), result_class, True, checked.envelope, fields["datasets"], found)
+                alone = self._backend.exclusive
+                return Recorded(str(parts), result_class, True, checked.envelope, fields["datasets"], found, alone)
             standing = self._standing(parts, result_class)
             if standing is not None and standing.hit is not None:
                 return standing.hit
@@ -411,7 +419,8 @@ class Results:
             return _Standing(found, None, None) if found else None
         answer = self._lookups.judge(parts, result_class, data, remember=False)
         if answer.envelope is not None:
-            hit = Recorded(str(parts), result_class, False, answer.envelope, answer.datasets, answer.header)
+            alone = self._backend.exclusive
+            hit = Recorded(str(parts), result_class, False, answer.envelope, answer.datasets, answer.header, alone)
             return _Standing(stat, hit, None)
         try:
             decoded = codec.decode(data)

@@ -271,7 +271,10 @@ class Store:
         *,
         max_inline_kb: int = MAX_INLINE_KB,
     ) -> Recorded:
-        """Record an envelope whose blobs are in the store; see `Results.record`."""
+        """Record an envelope whose blobs are in the store; see `Results.record`.
+
+        The first to record wins. On storage that ignores conditions that is best effort: see `Recorded.exclusive`.
+        """
         return self.results.record(key, envelope, origin, result_class, max_inline_kb=max_inline_kb)
 
     def invalidate(self, key: str, result_class: str = "any", *, by: str, reason: str) -> bool:

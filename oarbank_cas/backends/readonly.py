@@ -26,6 +26,7 @@ class ReadOnlyBackend(Backend):
         self.expiring_delete = backend.expiring_delete  # what a plan for this storage depends on
         self.exact_identity = backend.exact_identity
         self.exclusive = backend.exclusive
+        self.exact_delete = backend.exact_delete
         self.requests_at_once = backend.requests_at_once
 
     def _refuse(self) -> NoReturn:

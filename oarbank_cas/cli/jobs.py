@@ -63,6 +63,7 @@ def _recorded_document(recorded: Recorded, uploaded: Uploaded | None) -> dict[st
         "job_key": recorded.job_key,
         "class": recorded.result_class,
         "recorded": recorded.recorded,
+        "exclusive": recorded.exclusive,
         "datasets": dict(recorded.datasets),
         "attempt": recorded.header.get("attempt"),
         "by": recorded.header.get("recorded_by"),
@@ -81,6 +82,11 @@ def _uploaded_document(uploaded: Uploaded) -> dict[str, Any]:
 
 
 def _tell(session: Session, recorded: Recorded, uploaded: Uploaded | None) -> None:
+    if not recorded.exclusive:
+        session.note(
+            "the store's server ignores conditions: another who recorded this key at that moment may have been told "
+            "that he was first, too; `oarbank-cas lookup` says what stands"
+        )
     if session.as_json:
         session.document(_recorded_document(recorded, uploaded))
         return

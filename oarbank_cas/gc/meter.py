@@ -33,6 +33,7 @@ class MeteredBackend(Backend):
         self.expiring_delete = backend.expiring_delete
         self.exact_identity = backend.exact_identity
         self.exclusive = backend.exclusive
+        self.exact_delete = backend.exact_delete
         self.requests_at_once = backend.requests_at_once
         self.requests: Counter[str] = Counter()
         self.bytes_read: Counter[str] = Counter()

@@ -7,6 +7,7 @@ import pytest
 from agent_kit import digest, files_in, key, result, spec, tree, write_files, write_job
 
 from oarbank_cas import Origin, Store, job_key
+from oarbank_cas.backends.local import LocalBackend
 from oarbank_cas.cli.app import cli
 
 COMMANDS = (
@@ -306,6 +307,7 @@ def test_publish_as_json(run, store, workdir):
         "job_key": key(),
         "class": "any",
         "recorded": True,
+        "exclusive": True,
         "datasets": {"out": first["datasets"]["out"]},
         "attempt": "a7",
         "by": "me",
@@ -365,6 +367,7 @@ def test_upload_only_then_record(run, store, workdir):
         "job_key": key(),
         "class": "any",
         "recorded": True,
+        "exclusive": True,
         "datasets": ran.json["datasets"],
         "attempt": "a7",
         "by": "me",
@@ -412,6 +415,17 @@ def test_publish_of_an_envelope_elsewhere(run, store, workdir, tmp_path):
     assert run("publish", "--job-key", key(), "--workdir", workdir).code == 65
     ran = run("publish", "--job-key", key(), "--workdir", workdir, "--result", tmp_path / "elsewhere.json")
     assert ran.code == 0
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_whoever_records_is_told_where_both_of_two_may_win(run, store, workdir, monkeypatch, exclusive):
+    monkeypatch.setattr(LocalBackend, "exclusive", exclusive)
+    first = run("publish", "--job-key", key(), "--workdir", workdir)
+    assert ("may have been told" in first.said) == (not exclusive)
+    again = run("--json", "record", "--job-key", key(), "-", stdin=run("lookup", key()).out)
+    assert again.json["exclusive"] is exclusive
+    assert again.json["recorded"] is False
+    assert ("may have been told" in again.said) == (not exclusive)
 
 
 def test_a_miss_says_why(run, store, workdir):

@@ -199,7 +199,10 @@ def test_the_command_line(tmp_path, place):
     run("init")
     write_job(tmp_path / "work", {"a.txt": b"first"})
     key = job_key("org.example.align", "1", {})
-    run("publish", "--job-key", key, "--workdir", "work")
+    said = json.loads(run("--json", "publish", "--job-key", key, "--workdir", "work"))
+    can = s3_kit.capabilities()
+    assert said["recorded"]
+    assert said["exclusive"] == (can.create_if_absent and can.replace_if_match)
     assert '"variants": 1.0' in run("lookup", key)
     run("fetch", key, "calls/a.txt", "-o", "here")
     assert (tmp_path / "here" / "a.txt").read_bytes() == b"first"
