@@ -25,6 +25,7 @@ class Report:
     Attributes:
         store: the store's URL.
         server: what the storage calls itself.
+        engine: what this machine talks to a bucket with; None for a directory.
         checks: each with `check`, `answer` (`yes`, `no`, `unknown`) and `detail`.
         capabilities: what is kept with the store.
         clock_difference_s: seconds by which the store's clock is ahead of this machine's; None where it is not known.
@@ -35,6 +36,7 @@ class Report:
 
     store: str
     server: str = "a file system"
+    engine: str | None = None
     checks: list[dict[str, str]] = field(default_factory=list)
     capabilities: dict[str, Any] = field(default_factory=dict)
     clock_difference_s: float | None = None
@@ -76,7 +78,7 @@ def _bucket(wire: Wire, *, keep: bool) -> Report:
     from oarbank_cas.backends.s3 import reading
     from oarbank_cas.backends.s3.probe import Probe
 
-    report = Report(wire.where)
+    report = Report(wire.where, engine=wire.engines)
     probe = Probe(wire)
     try:
         found = probe.run()
@@ -92,6 +94,8 @@ def _bucket(wire: Wire, *, keep: bool) -> Report:
     report.capabilities = asdict(found)
     report.clock_difference_s = probe.clock_difference_s
     report.consequences = found.consequences()
+    if wire.is_fast and not found.verified_fast_puts:
+        report.consequences.append("the server would not check the bytes of obstore's puts: boto3 puts, slower")
     if not probe.complete:
         report.problems.append("some of it could not be found out, and is not relied on: run this again")
     report.problems += lifecycle_problems(_lifecycle(wire), wire.place.prefix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from oarbank_cas.agent.checking import ChangedInput, Checker
-from oarbank_cas.agent.placing import check_same_file, place_file, place_tree
+from oarbank_cas.agent.placing import check_same_file, place_file, place_together, place_tree
 from oarbank_cas.agent.supply import supply_for
 from oarbank_cas.agent.workdir import Folder
 from oarbank_cas.batches import in_order
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from oarbank_cas.cache.carrying import Placement
     from oarbank_cas.contracts.envelopes import SpecEnvelope
     from oarbank_cas.contracts.manifest import FileRef
+
+_SMALL = 2**20
+"""Bytes up to which a file is brought without a look whether it is there."""
 
 Resolver: TypeAlias = Callable[[str], str]
 """Given a dataset id that is not this store's, gives the `art:` dataset that it stands for, or raises."""
@@ -242,19 +246,39 @@ class Stager:
             How many were written; the others stood there already.
 
         Raises:
-            NotFoundError, CorruptError: as `check_present`; nothing is written then.
+            NotFoundError, CorruptError: a blob is absent or damaged, or has another size; nothing is placed then but
+                where a large one is found damaged.
             ConflictError: another file stands in the place of one; nothing is written then.
         """
-        self.check_present([file for _, file in files], "fetch")
+        # A small file is brought as soon as it is asked for: all of them, before the first is seen in its place.
+        self.check_present([file for _, file in files if file.size > _SMALL], "fetch")
+        new = not os.path.lexists(directory)
         try:
             os.makedirs(directory, exist_ok=True)
         except OSError as error:
             raise ConflictError(f"cannot create {os.fspath(directory)}: {error.strerror}") from error
+        try:
+            return self._fetch(files, directory, progress)
+        except BaseException:
+            if new:
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)  # where nothing came into it
+            raise
+
+    def _fetch(
+        self,
+        files: Sequence[tuple[str, FileRef]],
+        directory: str | os.PathLike[str],
+        progress: Callable[[int], None] | None,
+    ) -> int:
         with Folder(directory) as root:
             waiting = [(path, file) for path, file in files if not _stands(root, path, file)]
             with supply_for(self._blobs, [file for _, file in waiting], "auto", progress) as supply:
                 supply.fill()
-                return sum(in_order(lambda item: place_file(root, *item, supply.bring), waiting, supply.at_once))
+                small = [(path, file) for path, file in waiting if file.size <= _SMALL]
+                large = [(path, file) for path, file in waiting if file.size > _SMALL]
+                placed = place_together(root, small, supply.bring, supply.at_once)
+                return placed + sum(in_order(lambda item: place_file(root, *item, supply.bring), large, supply.at_once))
 
 
 def _stands(root: Folder, path: str, file: FileRef) -> bool:

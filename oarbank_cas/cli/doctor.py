@@ -33,6 +33,8 @@ def doctor(session: Session, dry_run: bool) -> int:
         session.document(report.to_json())
         return report.exit_code
     session.line(f"{report.store}: {report.server}")
+    if report.engine is not None:
+        session.line(f"by {report.engine}")
     for check in report.checks:
         detail = f"  ({check['detail']})" if check["detail"] else ""
         session.line(f"{check['answer']:<8} {check['check']}{detail}")

@@ -58,6 +58,8 @@ class Proxy(socketserver.ThreadingTCPServer):
         self.row = 0
         self.lock = threading.Lock()
         self.log = []
+        self.sent = []
+        """Of each request: the method, the path, and its headers by their lower-case names."""
 
     @property
     def endpoint(self):
@@ -114,6 +116,7 @@ class _Handler(socketserver.StreamRequestHandler):
         body = self.rfile.read(length)
         if len(body) < length:
             return False
+        self.server.sent.append((method, path, {name.lower(): value for name, value in headers}))
         harm, where = self.server.harm(method, path)
         if harm == "silence":
             self.rfile.read(1)  # until the client goes

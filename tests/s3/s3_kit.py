@@ -53,9 +53,13 @@ def fresh_place():
     return Place(BUCKET, f"t/{uuid.uuid4().hex}/")
 
 
+ENGINE = "auto"
+"""The engine of all clients that name none."""
+
+
 def options(**more):
     """The options that lead to the server."""
-    return S3Options(**{"endpoint_url": server()["endpoint"], **more})
+    return S3Options(**{"endpoint_url": server()["endpoint"], "engine": ENGINE, **more})
 
 
 def wire(place=None, retry=None, **more):

@@ -37,6 +37,12 @@ class Waits:
         self.now += seconds
 
 
+@pytest.fixture(params=["boto3", "obstore"], autouse=True)
+def engine(request, monkeypatch):
+    """Each of these with both engines."""
+    monkeypatch.setattr(s3_kit, "ENGINE", request.param)
+
+
 def harmed_backend(proxy, place, seed):
     waits = Waits(seed)
     wire = s3_kit.Wire(place, s3_kit.options(endpoint_url=proxy.endpoint), waits.retry())

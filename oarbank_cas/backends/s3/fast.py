@@ -60,7 +60,7 @@ class FastEngine:
         self._wire = wire
         problem = _problem(wire)
         if problem:
-            raise UnsupportedError(f"{wire.where} cannot be used by obstore: {problem}")
+            raise UnsupportedError(f"obstore cannot be used: {problem}")
         try:
             self._store = S3Store(
                 wire.place.bucket,
@@ -77,7 +77,7 @@ class FastEngine:
                 credential_provider=self._credential,
             )
         except _ERRORS as error:
-            raise UnsupportedError(f"{wire.where} cannot be used by obstore ({type(error).__name__})") from None
+            raise UnsupportedError(f"obstore cannot be used ({type(error).__name__})") from None
 
     def _credential(self) -> S3Credential:
         found = self._wire.credentials()

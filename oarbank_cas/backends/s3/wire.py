@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import boto3
 from botocore import awsrequest, httpsession
 from botocore.config import Config
+from botocore.utils import get_environ_proxies
 
 from oarbank_cas.backends.s3 import failures
 from oarbank_cas.backends.s3.engine import Boto3Engine, Engine
@@ -82,12 +83,17 @@ class Wire:
         self._raw: httpsession.URLLib3Session | None = None
         self._lock = threading.Lock()
         self.boto3 = Boto3Engine(self)
-        self._fast = _fast(self)
-
-    @property
-    def engines(self) -> str:
+        self._fast: FastEngine | None = None
+        self.engines = "boto3"
         """Which engines are used, for people."""
-        return f"{self._fast.name} where it can, else boto3" if self._fast is not None else "boto3"
+        if options.engine != "boto3":
+            try:
+                self._fast = _fast(self)
+                self.engines = f"{self._fast.name} where it can, else boto3"
+            except UnsupportedError as error:
+                if options.engine == "obstore":
+                    raise
+                self.engines = f"boto3 ({error})"
 
     @property
     def is_fast(self) -> bool:
@@ -143,13 +149,20 @@ class Wire:
 
     def send(self, method: str, url: str, headers: dict[str, str], body: bytes | None = None) -> awsrequest.AWSResponse:
         """Send a request that is signed already, once; its answer, whatever that says."""
-        with self._lock:
-            if self._raw is None:
-                verify: bool | str = self.options.ca_bundle or True
-                self._raw = httpsession.URLLib3Session(
-                    verify=verify, timeout=(_CONNECT_S, self._read_s), max_pool_connections=self.options.max_requests
+        return self.session.send(awsrequest.AWSRequest(method, url, headers, body).prepare())
+
+    @property
+    def session(self) -> httpsession.URLLib3Session:
+        """Connections for requests that are signed already."""
+        if self._raw is None:
+            with self._lock:
+                self._raw = self._raw or httpsession.URLLib3Session(
+                    verify=self.ca_bundle or True,
+                    proxies=get_environ_proxies(self.endpoint),
+                    timeout=(_CONNECT_S, self._read_s),
+                    max_pool_connections=self.options.max_requests + 8,
                 )
-        return self._raw.send(awsrequest.AWSRequest(method, url, headers, body).prepare())
+        return self._raw
 
     def close(self) -> None:
         """Let connections go."""
@@ -174,27 +187,21 @@ def _config(options: S3Options, style: str, read_s: float) -> Config:
     )
 
 
-def _fast(wire: Wire) -> FastEngine | None:
-    """The fast engine, where it is wanted, installed and able."""
-    wanted = wire.options.engine
-    if wanted == "boto3":
-        return None
+def _fast(wire: Wire) -> FastEngine:
+    """The fast engine.
+
+    Raises:
+        UnsupportedError: it is not installed, or cannot reach the bucket as boto3 does.
+    """
     try:
         from oarbank_cas.backends.s3.fast import FastEngine
     except ImportError as error:
-        if wanted == "auto":
-            return None
-        raise UnsupportedError(
-            f"{wire.where} is to be used by obstore: pip install 'oarbank-cas[fast]' ({error.name} is missing)"
-        ) from error
+        raise UnsupportedError(f"for obstore: pip install 'oarbank-cas[fast]'; {error.name} is missing") from error
     try:
         return FastEngine(wire)
-    except (UnsupportedError, *failures.CLIENT_ERRORS) as error:
-        if wanted == "auto":
-            return None  # what is wrong with a credential is said where it is first needed
-        if isinstance(error, UnsupportedError):
-            raise
-        raise failures.translate(failures.judge(error), "the credential", wire.where, 1, 0) from None
+    except failures.CLIENT_ERRORS as error:
+        # What is wrong with a credential is said where it is first needed.
+        raise UnsupportedError(f"obstore cannot be used ({failures.judge(error).code})") from None
 
 
 def _is_aws(client: Any) -> bool:  # noqa: ANN401 - the client
