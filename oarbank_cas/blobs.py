@@ -13,6 +13,7 @@ import io
 import os
 import secrets
 import stat
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from oarbank_cas.backends.base import Backend, ObjectStat, Reader
 
 _Found = TypeVar("_Found")
+
+_DOWNLOADS = 2
+"""Large blobs that come in ranges at once: each holds several ranges in memory."""
 
 CHUNK = 2**20
 """Bytes that one step of reading and hashing takes."""
@@ -104,6 +108,7 @@ class Blobs:
     def __init__(self, backend: Backend, session_s: int) -> None:
         self._backend = backend
         self._session_s = session_s
+        self._downloads = threading.BoundedSemaphore(_DOWNLOADS)
         self.on_gone: Callable[[], None] = lambda: None
         """Called when a blob that was to be read is absent or damaged: what was seen present may be so no more."""
 
@@ -287,11 +292,12 @@ class Blobs:
         if not resume:
             empty(fd)
         begun = os.fstat(fd).st_size > 0
-        actual = download(read, size, fd, label, self._backend.requests_at_once)
-        if actual != digest and begun:
-            # What the file held may have been anything: that is no fault of the blob's.
-            empty(fd)
+        with self._downloads:
             actual = download(read, size, fd, label, self._backend.requests_at_once)
+            if actual != digest and begun:
+                # What the file held may have been anything: that is no fault of the blob's.
+                empty(fd)
+                actual = download(read, size, fd, label, self._backend.requests_at_once)
         return actual
 
     def _clone(self, name: str, fd: int) -> bool:
