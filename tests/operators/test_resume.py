@@ -135,6 +135,37 @@ def test_a_finding_is_durable_before_the_blob_is_moved(filled, state, monkeypatc
     assert len(filled.names("damaged/")) == 3
 
 
+@pytest.mark.parametrize("method", ["commit", "rename or delete", "replace"])
+def test_what_was_healed_before_it_was_noted(filled, mirror, state, monkeypatch, method):
+    """Cut off behind the act that healed: the next run finds it healed, and does nothing to it."""
+    digest = filled.blob(5)
+    filled.move(layout.blob(digest), f"blobs/zz/{digest}")
+    filled.write(filled.entry(3), filled.read(filled.entry(3))[:-3])
+    backend = filled.store.backend
+    act = method.split(" or ")[0 if backend.atomic_move else -1]
+    real, left = getattr(backend, act), [2 if method == "commit" else 1]
+
+    def cut(*args):
+        answer = real(*args)
+        left[0] -= 1
+        if left[0] == 0:
+            raise Stop
+        return answer
+
+    options = Options(repair=True, resume=str(state), workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, act, cut)
+        with pytest.raises(Stop):
+            filled.store.verify(options, mirror.store)
+    report = filled.store.verify(options, mirror.store)
+    assert report.resumed
+    assert kinds(report) == []
+    assert [problem.kind for problem in report.problems].count("misplaced") == 1
+    assert len(filled.names("damaged/")) == 2
+    assert not state.exists()
+    filled.check_whole()
+
+
 def test_damage_that_another_met_first(filled, state, eager, monkeypatch):
     """Between the finding and the move a reader sets the blob aside, or brings it back: it is told all the same."""
     digest = filled.blob()
