@@ -1,4 +1,4 @@
-"""Which of many blobs are absent: by asking for each, or by listing the shards that they would be in.
+"""Which of many blobs are absent, and how large the others are: by asking for each, or by listing their shards.
 
 One list tells of up to a thousand blobs and takes the server as long as a few questions. What is cheaper depends on how
 full the shards are, which one of them tells of all: digests spread evenly.
@@ -13,7 +13,7 @@ from oarbank_cas import layout
 from oarbank_cas.batches import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from oarbank_cas.backends.base import Backend
 
@@ -40,23 +40,30 @@ def absent(backend: Backend, digests: Iterable[str], list_cost: float = LIST_COS
     """
     waiting = iter(digests)
     while window := list(itertools.islice(waiting, _WINDOW)):
-        present = _present(backend, window, list_cost)
-        yield from (digest for digest in window if digest not in present)
+        found = present(backend, window, list_cost)
+        yield from (digest for digest in window if digest not in found)
 
 
-def _present(backend: Backend, digests: list[str], list_cost: float) -> set[str]:
+def present(backend: Backend, digests: Sequence[str], list_cost: float = LIST_COST) -> dict[str, int]:
+    """Those of `digests` that are there, each with its size in bytes. All are held in memory.
+
+    Args:
+        backend: the store's storage.
+        digests: well-formed, each once.
+        list_cost: as in `absent`.
+    """
     shards: dict[str, list[str]] = {}
     for digest in digests:
         shards.setdefault(digest[:2], []).append(digest)
     listed = _worth_listing(backend, shards, len(digests), list_cost) if backend.requests_at_once > 1 else set()
-    found: set[str] = set()
-    for names in in_order(
+    found: dict[str, int] = {}
+    for sizes in in_order(
         lambda shard: _listed(backend, shard, shards[shard]), sorted(listed), backend.requests_at_once
     ):
-        found |= names
+        found |= sizes
     asked = [digest for shard, names in shards.items() if shard not in listed for digest in names]
-    stands = in_order(lambda digest: backend.stat(layout.blob(digest)) is not None, asked, backend.requests_at_once)
-    found.update(itertools.compress(asked, stands))
+    stats = in_order(lambda digest: backend.stat(layout.blob(digest)), asked, backend.requests_at_once)
+    found |= {digest: stat.size for digest, stat in zip(asked, stats, strict=True) if stat is not None}
     return found
 
 
@@ -76,16 +83,16 @@ def _prefix(shard: str) -> str:
     return layout.blob(shard + "0" * 62)[: -len("0" * 64)]
 
 
-def _listed(backend: Backend, shard: str, digests: list[str]) -> set[str]:
+def _listed(backend: Backend, shard: str, digests: list[str]) -> dict[str, int]:
     wanted = set(digests)
     prefix = _prefix(shard)
     first, last = min(wanted), max(wanted)
     # The name before the first: a listing begins after what it is given.
-    found = set()
+    found = {}
     for stat in backend.listing(prefix, after=prefix + first[:-1]):
         name = stat.name[len(prefix) :]
         if name > last:
             break
         if name in wanted:
-            found.add(name)
+            found[name] = stat.size
     return found

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from oarbank_cas import intake_pool, layout, stopping
+from oarbank_cas.absent import present
 from oarbank_cas.batches import in_order
 from oarbank_cas.blobs import CHUNK, Blob
 from oarbank_cas.errors import InvalidInputError, StorageIOError
-from oarbank_cas.sources import changed, check_unchanged, read_into
+from oarbank_cas.sources import FileReader, changed, check_unchanged, read_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from oarbank_cas.backends.base import Backend, Incoming, ObjectStat
     from oarbank_cas.blobs import Blobs
     from oarbank_cas.intake_worker import Taken
-    from oarbank_cas.sources import PlacedSource, Source
+    from oarbank_cas.sources import PlacedSource, Source, Window
 
 HELD_BYTES = 64 * 2**20
 """A file up to this size is kept in memory between hashing and writing; a larger one is read twice if it is new."""
@@ -41,6 +42,9 @@ _STAGE_FILES = 5000
 
 _SMALL = 256 * 1024
 """Bytes up to which a file is put at once, without a thread of its own."""
+
+_LARGE_AT_ONCE = 4
+"""Large files on their way to a storage from afar. Each may have parts under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ class Intake:
     """One batch of puts. After `commit` everything is there, durable.
 
     A large batch is committed in stages while it grows, so that a long upload that is cut off need not begin again:
-    what is there by then is found the next time, or freed by gc. A small one is visible at once or not at all.
+    what is there by then is found the next time, or freed by gc. On a disk a small one is visible at once or not at
+    all. To a storage from afar files are sent as they come, while the rest is still read and hashed.
 
     `add_*` may be called from many threads. Use it as a context manager: leaving it without a commit discards.
 
@@ -72,13 +77,15 @@ class Intake:
     def __init__(self, backend: Backend, blobs: Blobs) -> None:
         self._backend = backend
         self._blobs = blobs
+        self._is_far = backend.requests_at_once > 1
+        self._stage_bytes = _SMALL if self._is_far else _STAGE_BYTES
         self._t0_ns = backend.now()
         self._sizes: dict[str, int] = {}
         self._pending: dict[str, Incoming] = {}
         self._pending_bytes = 0
         self._found: set[str] = set()
         self._lock = threading.Lock()
-        self._buffers = threading.local()
+        self._reader = FileReader()
         self._settling: tuple[stopping.Threads, Future[None]] | None = None
 
     def __enter__(self) -> Self:
@@ -142,11 +149,11 @@ class Intake:
             if at_most is not None and size > at_most:
                 return None
             if size <= HELD_BYTES:
-                data = self._read_held(fd, size, source.label)
+                data = self._reader.held(fd, size, source.label)
                 digest = hashlib.sha256(data).hexdigest()
             else:
                 data = None
-                digest = self._hash(fd, size, source.label)
+                digest = self._reader.hash(fd, size, source.label)
             check_unchanged(fd, before, source.label)
             if self._is_known(digest, size):
                 return Blob(digest, size)
@@ -179,14 +186,57 @@ class Intake:
                 done(index, blob)
             return blob is not None
 
-        left = self._take_elsewhere(sources, done)
-        with stopping.Threads(os.cpu_count() or 1, "put") as pool:
+        if self._is_far:
+            large = self._send_small(sources, done)
+        else:
             # Threads pay where hashing and writing do the work, which run beside the interpreter; for small files the
             # interpreter is the work.
-            small = in_order(lambda index: put(index, _SMALL), left, self._backend.requests_at_once)
-            large = [index for index, taken in zip(left, small, strict=True) if not taken]
+            large = [index for index in self._take_elsewhere(sources, done) if not put(index, _SMALL)]
+        at_once = min(self._backend.requests_at_once, _LARGE_AT_ONCE) if self._is_far else os.cpu_count() or 1
+        with stopping.Threads(at_once, "put") as pool:
             stopping.results([pool.submit(put, index, None) for index in large])
         return [blobs[index] for index in range(len(sources))]
+
+    def _send_small(self, sources: Sequence[PlacedSource], done: Callable[[int, Blob], None]) -> list[int]:
+        """Put small files into a storage from afar; the indices of the others.
+
+        A window of files is read, hashed and asked for while the one before it is on its way.
+        """
+        large: list[int] = []
+        waiting = iter(range(len(sources)))
+        with stopping.Threads(1, "send") as pool:
+            sending: Future[None] | None = None
+            while window := self._reader.window(sources, waiting, _SMALL, large):
+                there = present(self._backend, [digest for digest in window if digest not in self._sizes])
+                if sending is not None:
+                    stopping.result(sending)
+                sending = pool.submit(self._send_window, window, there, done)
+            if sending is not None:
+                stopping.result(sending)
+        return large
+
+    def _send_window(self, window: Window, there: Mapping[str, int], done: Callable[[int, Blob], None]) -> None:
+        coming: dict[str, Incoming] = {}
+        try:
+            for digest, (data, _) in window.items():
+                if there.get(digest) == len(data):
+                    with self._lock:
+                        self._sizes[digest] = len(data)
+                        self._found.add(digest)
+                elif digest not in self._sizes and not (digest in there and self._is_known(digest, len(data))):
+                    coming[digest] = self._backend.incoming(len(data))
+                    coming[digest].write(data)
+                    coming[digest].finish()
+            with self._lock:
+                self._sizes |= {digest: incoming.size for digest, incoming in coming.items()}
+        except BaseException:
+            for incoming in coming.values():
+                incoming.discard()
+            raise
+        self._create(coming)
+        for digest, (data, indices) in window.items():
+            for index in indices:
+                done(index, Blob(digest, len(data), new=digest in coming and index == indices[0]))
 
     def _take_elsewhere(self, sources: Sequence[PlacedSource], done: Callable[[int, Blob], None]) -> Sequence[int]:
         """Have other processes take small files, where that pays; the indices of those that they did not take."""
@@ -281,6 +331,9 @@ class Intake:
         with self._lock:
             pending, self._pending = self._pending, {}
             self._pending_bytes = 0
+        self._create(pending)
+
+    def _create(self, pending: Mapping[str, Incoming]) -> None:
         items = [(layout.blob(digest), incoming) for digest, incoming in pending.items()]
         try:
             made = self._backend.create_many(items)
@@ -350,7 +403,7 @@ class Intake:
                 self._sizes[digest] = incoming.size
                 self._pending[digest] = incoming
                 self._pending_bytes += incoming.size
-                stage_is_full = self._pending_bytes >= _STAGE_BYTES or len(self._pending) >= _STAGE_FILES
+                stage_is_full = self._pending_bytes >= self._stage_bytes or len(self._pending) >= _STAGE_FILES
                 taken = True
             else:
                 taken = stage_is_full = False
@@ -360,45 +413,10 @@ class Intake:
             self._commit_pending()
         return Blob(digest, incoming.size, new=taken)
 
-    # -- reading a file
-
-    def _read_held(self, fd: int, size: int, label: str) -> bytes | memoryview:
-        if size <= CHUNK:
-            data = os.read(fd, size + 1)  # one more, to see a file that grows
-            if len(data) != size:
-                raise changed(label)
-            return data
-        buffer = self._buffer(size)
-        done = 0
-        while done < size and (count := read_into(fd, buffer[done:size])):
-            done += count
-        if done != size:
-            raise changed(label)
-        return buffer[:size]
-
-    def _buffer(self, size: int) -> memoryview:
-        buffer: memoryview | None = getattr(self._buffers, "buffer", None)
-        if buffer is None or len(buffer) < size:
-            buffer = memoryview(bytearray(size))
-            self._buffers.buffer = buffer
-        return buffer
-
-    def _hash(self, fd: int, size: int, label: str) -> str:
-        state = hashlib.sha256()
-        buffer = self._buffer(CHUNK)[:CHUNK]
-        done = 0
-        while done <= size and (count := read_into(fd, buffer)):  # a file may grow as fast as it is read
-            stopping.check()
-            state.update(buffer[:count])
-            done += count
-        if done != size:
-            raise changed(label)
-        return state.hexdigest()
-
     def _copy(self, fd: int, before: os.stat_result, digest: str, label: str) -> Blob:
         os.lseek(fd, 0, os.SEEK_SET)
         state = hashlib.sha256()
-        buffer = self._buffer(CHUNK)[:CHUNK]
+        buffer = self._reader.buffer(CHUNK)
         incoming = self._backend.incoming(before.st_size)
         try:
             while incoming.size <= before.st_size and (count := read_into(fd, buffer)):

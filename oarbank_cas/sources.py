@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat as stat_bits
+import threading
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from oarbank_cas import stopping
 from oarbank_cas.errors import InvalidInputError, PermissionDeniedError, StorageIOError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_CHUNK = 2**20
+_WINDOW_FILES = 1000
+_WINDOW_BYTES = 16 * 2**20
+
+Window: TypeAlias = "dict[str, tuple[bytes, list[int]]]"
+"""Digest to the bytes of small files, and the indices of the files that have them."""
 
 
 class Source(Protocol):
@@ -69,6 +82,102 @@ class PathSource:
     def place(self) -> tuple[int | None, str]:
         """See `PlacedSource.place`."""
         return None, os.path.abspath(self.path)
+
+
+class FileReader:
+    """Reads files whole, or to hash them, through one buffer for each thread."""
+
+    def __init__(self) -> None:
+        self._buffers = threading.local()
+
+    def small(self, source: Source, at_most: int) -> bytes | None:
+        """A file's bytes; None where it has more than `at_most`.
+
+        Raises:
+            InvalidInputError: it cannot be read as a regular file.
+            StorageIOError: it changed while it was read.
+        """
+        fd = source.open()
+        try:
+            before = os.fstat(fd)
+            if before.st_size > at_most:
+                return None
+            data = os.read(fd, before.st_size + 1)  # one more, to see a file that grows
+            if len(data) != before.st_size:
+                raise changed(source.label)
+            check_unchanged(fd, before, source.label)
+        except OSError as error:
+            raise StorageIOError(f"{source.label} cannot be read: {error.strerror}") from error
+        finally:
+            os.close(fd)
+        return data
+
+    def window(self, sources: Sequence[Source], waiting: Iterator[int], at_most: int, larger: list[int]) -> Window:
+        """The next small files, few enough to be held in memory.
+
+        Args:
+            sources: all files.
+            waiting: the indices of those that are to come; taken as needed.
+            at_most: bytes of a small file.
+            larger: gets the indices of files that are not small.
+        """
+        window: Window = {}
+        held = 0
+        for index in waiting:
+            stopping.check()
+            data = self.small(sources[index], at_most)
+            if data is None:
+                larger.append(index)
+                continue
+            window.setdefault(hashlib.sha256(data).hexdigest(), (data, []))[1].append(index)
+            held += len(data)
+            if len(window) >= _WINDOW_FILES or held >= _WINDOW_BYTES:
+                break
+        return window
+
+    def held(self, fd: int, size: int, label: str) -> bytes | memoryview:
+        """An open file's bytes. They are good until this thread reads again.
+
+        Raises:
+            StorageIOError: there are more or fewer than `size`.
+        """
+        if size <= _CHUNK:
+            data = os.read(fd, size + 1)
+            if len(data) != size:
+                raise changed(label)
+            return data
+        buffer = self.buffer(size)
+        done = 0
+        while done < size and (count := read_into(fd, buffer[done:])):
+            done += count
+        if done != size:
+            raise changed(label)
+        return buffer
+
+    def buffer(self, size: int) -> memoryview:
+        """This thread's buffer, of `size` bytes."""
+        buffer: memoryview | None = getattr(self._buffers, "buffer", None)
+        if buffer is None or len(buffer) < size:
+            buffer = memoryview(bytearray(size))
+            self._buffers.buffer = buffer
+        return buffer[:size]
+
+    def hash(self, fd: int, size: int, label: str) -> str:
+        """The digest of an open file, from where it stands.
+
+        Raises:
+            StorageIOError: it has more or fewer bytes than `size`.
+        """
+        state = hashlib.sha256()
+        buffer = self.buffer(_CHUNK)
+        done = 0
+        while done <= size and (count := read_into(fd, buffer)):  # a file may grow as fast as it is read
+            stopping.check()
+            state.update(buffer[:count])
+            done += count
+        if done != size:
+            raise changed(label)
+        return state.hexdigest()
 
 
 def read_into(fd: int, buffer: memoryview) -> int:

@@ -31,6 +31,7 @@ class RecordedBackend(Backend):
         self.where = backend.where
         self.atomic_move = backend.atomic_move
         self.group_commit = backend.group_commit
+        self.requests_at_once = backend.requests_at_once
         self.calls = []
         self.hooks = {}
 

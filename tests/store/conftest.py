@@ -98,9 +98,18 @@ class Rooms:
         return self.backend.read(name, 2**30)[0]
 
 
-@pytest.fixture(params=["memory", "bucket", "disk"])
+class Far(MemoryBackend):
+    """A storage in memory that is asked as one from afar."""
+
+    requests_at_once = 4
+
+
+@pytest.fixture(params=["memory", "bucket", "far", "disk"])
 def store(request, tmp_path, recorded):
     """An empty store. It must leave no temporaries behind."""
+    if request.param == "far":
+        yield Rooms(recorded(Far(atomic_move=False)))
+        return
     if request.param != "disk":
         yield Rooms(recorded(MemoryBackend(atomic_move=request.param == "memory")))
         return

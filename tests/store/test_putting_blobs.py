@@ -105,6 +105,23 @@ class TestWhatIsPut:
         assert sum(seen) == sum(blob.size for blob in blobs)
         assert len(store.names(layout.BLOBS)) == 150
 
+    def test_what_is_there_is_asked_for_together(self, store, tmp_path):
+        """Of many small files no byte is sent that is there, and none is asked for twice."""
+        paths = [tmp_path / f"{number}" for number in range(100)]
+        for path in paths:
+            path.write_bytes(path.name.encode())
+        with store.intake() as intake:
+            intake.add_files([PathSource(str(path)) for path in paths[:50]])
+            intake.commit()
+        store.backend.calls.clear()
+        with store.intake() as intake:
+            blobs = intake.add_files([PathSource(str(path)) for path in paths])
+            intake.commit()
+        assert [blob.new for blob in blobs] == [False] * 50 + [True] * 50
+        assert store.backend.names().count("incoming") == 50
+        asked = [call[1] for call in store.backend.calls if call[0] == "stat"]
+        assert len(asked) == len(set(asked)) <= 100
+
     def test_one_bad_file_of_many_fails_the_batch(self, store, tmp_path):
         paths = [tmp_path / f"{number}" for number in range(100)]
         for path in paths[:-1]:

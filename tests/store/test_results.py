@@ -564,6 +564,9 @@ class TestAStoreOutOfReach:
         assert [answer.job_key for answer in found] == [key, OTHER_KEY, "2d" * 32, key]
 
     def test_keys_are_taken_as_they_are_needed(self, filled, key, origin):
+        if filled.backend.requests_at_once > 1:
+            pytest.skip("here some are taken ahead")
+
         def keys():
             yield key
             raise ZeroDivisionError
