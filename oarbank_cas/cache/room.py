@@ -79,7 +79,7 @@ class Room:
         """
         # By the newest use there is, not by the clock, which may have been set back.
         (newest,) = sql.execute("SELECT coalesce(max(used), 0) FROM blobs").fetchone()
-        began = max(newest + 1, time.time_ns())
+        began = later = max(newest + 1, time.time_ns())
         while (held := _held(sql)) > limit:
             page = sql.execute(
                 "SELECT digest, size FROM blobs WHERE used < ? AND digest NOT IN (SELECT digest FROM holds) "
@@ -92,7 +92,8 @@ class Room:
                 if held <= limit:
                     break
                 if self._in_use(digest):
-                    sql.execute("UPDATE blobs SET used = ? WHERE digest = ?", (began, digest))
+                    sql.execute("UPDATE blobs SET used = ? WHERE digest = ?", (later, digest))
+                    later += 1
                 else:
                     remove(self._folder, sql, digest)
                     held -= size

@@ -87,7 +87,7 @@ def test_a_file_that_says_nothing(used, stores):
         (b"store = ''", "`store` must be a URL or a path"),
         (b"store = ['x']", "`store` must be a URL or a path"),
         (b"[store]\nurl = 'x'", "`store` must be a URL or a path"),
-        (b"stoer = 'x'", "sets `stoer`, which is unknown; known: s3, store"),
+        (b"stoer = 'x'", "sets `stoer`, which is unknown; known: cache, cache_bytes, s3, store"),
         (b'store = "a\\u0000b"', "is no path"),
         (b"a = " + b"[" * 5000, "nested too deeply"),
         (b"#" * (16 * 1024 + 1), "more than"),
