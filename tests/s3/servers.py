@@ -4,7 +4,8 @@ A guard process starts the server, writes down where it is, and ends it as soon 
 is no more. Where the guard itself is killed, the kernel ends the server. Nothing has to be stopped, and a killed test
 run leaves no process.
 
-    python -m tests.s3.servers rclone -- pytest tests/s3     run a command with a server of another kind
+    python -m tests.s3.servers rclone -- pytest tests/s3                        a command with another server
+    python -m tests.s3.servers rclone -- oarbank-cas --store s3://oarbank-tests/x doctor
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ ACCESS = "tests"
 SECRET = "-".join(("only", "for", "tests"))  # no secret: these servers listen on the loopback for a minute
 VARIABLE = "OARBANK_CAS_TEST_S3"
 """Names a server that runs already: a file with its JSON description."""
+
+BUCKET = "oarbank-tests"
+"""There for whatever command is run with a server."""
 
 _READY_S = 60
 
@@ -292,7 +296,17 @@ def main():
         described = Path(folder) / f"s3-{arguments.kind}.json"
         if command[0] == "pytest":
             command[:1] = [sys.executable, "-m", "pytest"]
-        return subprocess.run(command, env={**os.environ, VARIABLE: str(described)}, check=False).returncode
+        s3 = client(server)
+        with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists):
+            s3.create_bucket(Bucket=BUCKET)
+        environment = {
+            **os.environ,
+            VARIABLE: str(described),
+            "AWS_ENDPOINT_URL": server["endpoint"],
+            "AWS_ACCESS_KEY_ID": server["access"],
+            "AWS_SECRET_ACCESS_KEY": server["secret"],
+        }
+        return subprocess.run(command, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":
