@@ -17,7 +17,7 @@ from oarbank_cas.backends.s3.retry import Retry
 from oarbank_cas.backends.s3.wire import Wire
 
 VARIABLE = servers.VARIABLE
-BUCKET = "oarbank-tests"
+BUCKET = servers.BUCKET
 
 
 @functools.cache
