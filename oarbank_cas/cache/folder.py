@@ -23,7 +23,7 @@ import stat
 import weakref
 from typing import TYPE_CHECKING, NoReturn
 
-from oarbank_cas import filelock, layout
+from oarbank_cas import filelock, layout, stopping
 from oarbank_cas.backends import oscalls
 from oarbank_cas.contracts.canonical import parse_json
 from oarbank_cas.errors import CacheError, InvalidInputError
@@ -39,6 +39,7 @@ _FOLDERS = (BLOBS, PARTIAL, LIVE, MOUNTS)
 _NEW = ".oarbank-cas-"
 _MAX_DESCRIPTOR = 64 * 1024
 _TRIES = 100
+_STEP_S = 0.02
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 READ = os.O_RDONLY | _BINARY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -206,14 +207,16 @@ class CacheFolder:
                 fd = self.open_shared(path)
             except PermissionError:
                 fd = os.open(path, READ)  # another user's: a lock needs no more than an open file
-            if wait:
-                filelock.lock(fd)
-            elif not filelock.try_lock(fd):
-                os.close(fd)
-                return None
-            if _is_at(fd, path):
+            keep = False
+            try:
+                if not (_wait_for(fd) if wait else filelock.try_lock(fd)):
+                    return None
+                keep = _is_at(fd, path)  # else its holder removed it: what counts is what has its name now
+            finally:
+                if not keep:
+                    os.close(fd)
+            if keep:
                 return fd
-            os.close(fd)  # its holder removed it: what counts is what has its name now
         raise CacheError(f"{path} comes and goes: who else works in this directory?")
 
     # -- who is alive
@@ -284,6 +287,16 @@ def _let_go(fd: int, path: str, *, remove: bool) -> None:
         with contextlib.suppress(OSError):
             filelock.unlock(fd)  # a forked child may have a copy of the descriptor
         os.close(fd)
+
+
+def _wait_for(fd: int) -> bool:
+    """Wait for a lock. In steps where the wait may be ended early, since the kernel's own would not be."""
+    if not stopping.is_in_force():
+        filelock.lock(fd)
+        return True
+    while not filelock.try_lock(fd):
+        stopping.sleep(_STEP_S)
+    return True
 
 
 def _is_at(fd: int, path: str) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from agent_kit import files_in, spec
 from cache_kit import cached, check, program
 
+from oarbank_cas import UnavailableError
 from oarbank_cas.cache.cache import Cache
 
 _STAGE = """
@@ -339,4 +340,60 @@ def test_threads_of_one_process(place):
             thread.join()
         assert wrong == []
         assert set(place.reads().values()) == {1}
+    check(place.cache)
+
+
+def test_waiting_for_another_can_be_ended(place):
+    from oarbank_cas.errors import StoppedError
+    from oarbank_cas.stopping import Stop
+
+    (name,) = place.put(b"data" * 1000)
+    bringing = start(
+        """
+place = cache_kit.Place(arguments[0])
+with place.open() as store:
+    def fetch(digest, fd, label):
+        answer("at it")
+        time.sleep(600)
+    store.cache.fill(arguments[1], 4000, fetch)
+""",
+        place.folder,
+        name,
+    )
+    try:
+        assert bringing.stdout.readline() == '"at it"\n'
+        with place.open() as store:
+            with pytest.raises(StoppedError), Stop(deadline_s=0.3):
+                store.get_bytes(name)
+            assert bringing.poll() is None
+    finally:
+        end(bringing)
+    with place.open() as store:
+        assert store.get_bytes(name) == b"data" * 1000
+    check(place.cache)
+
+
+def test_a_blob_that_was_cut_goes_on(place):
+    """What came before the store failed is kept, with its room, for whoever wants the blob next."""
+    data = os.urandom(3 * 2**20)
+    (name,) = place.put(data)
+    with place.open(10 * 2**20) as store:
+
+        def cut(digest, fd, label):
+            os.write(fd, data[: 2 * 2**20])
+            raise UnavailableError("the line is cut")
+
+        with pytest.raises(UnavailableError):
+            store.cache.fill(name, len(data), cut)
+        assert Path(store.cache.folder.partial(name)).stat().st_size == 2 * 2**20
+        assert cached(place.cache) == {}
+        began = []
+
+        def go_on(digest, fd, label):
+            began.append(os.fstat(fd).st_size)
+            return store.reads.fetch(digest, fd, label)
+
+        os.close(store.cache.fill(name, len(data), go_on))
+        assert began == [2 * 2**20]
+        assert cached(place.cache) == {name: data}
     check(place.cache)
