@@ -97,6 +97,6 @@ class StoppedError(CasError):
 
 
 class CacheError(CasError):
-    """The local cache cannot be used. Reads that meet it go straight to the store; only `cache` commands end with it."""
+    """The local cache cannot be used. Reads that meet it go straight to the store; `cache` commands end with it."""
 
     exit_code = 74

@@ -17,7 +17,8 @@ from oarbank_cas.absent import present
 from oarbank_cas.batches import in_order
 from oarbank_cas.blobs import CHUNK, Blob
 from oarbank_cas.errors import InvalidInputError, StorageIOError
-from oarbank_cas.sources import FileReader, changed, check_unchanged, read_into
+from oarbank_cas.progress import steps
+from oarbank_cas.sources import FileReader, changed, check_unchanged, read_into, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from oarbank_cas.backends.base import Backend, Incoming, ObjectStat
     from oarbank_cas.blobs import Blobs
     from oarbank_cas.intake_worker import Taken
+    from oarbank_cas.progress import Progress
     from oarbank_cas.sources import PlacedSource, Source, Window
 
 HELD_BYTES = 64 * 2**20
@@ -163,22 +165,23 @@ class Intake:
         finally:
             os.close(fd)
 
-    def add_files(self, sources: Sequence[PlacedSource], progress: Callable[[int], None] | None = None) -> list[Blob]:
+    def add_files(self, sources: Sequence[PlacedSource], progress: Progress | None = None) -> list[Blob]:
         """Put many files, on all cores; one answer each, in order.
 
         Args:
             sources: the files.
-            progress: called with the bytes of each file that is done, from several threads.
+            progress: who is told of each file that is done.
 
         Raises:
             InvalidInputError, StorageIOError: as `add_file`, for the first file that fails.
         """
         blobs: dict[int, Blob] = {}
+        step = steps(progress, lambda: sum(map(size_of, sources)))
 
         def done(index: int, blob: Blob) -> None:
             blobs[index] = blob
-            if progress is not None:
-                progress(blob.size)
+            if step is not None:
+                step(blob.size)
 
         def put(index: int, at_most: int | None) -> bool:
             blob = self._add_file(sources[index], at_most)

@@ -84,6 +84,15 @@ class PathSource:
         return None, os.path.abspath(self.path)
 
 
+def size_of(source: Source) -> int:
+    """The bytes that a file has now."""
+    fd = source.open()
+    try:
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
 class FileReader:
     """Reads files whole, or to hash them, through one buffer for each thread."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from oarbank_cas import descriptor as descriptors
@@ -26,7 +25,7 @@ from oarbank_cas.results import MAX_INLINE_KB, Origin, Recorded, Results
 from oarbank_cas.sources import PathSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from oarbank_cas.agent.checking import ChangedInput
     from oarbank_cas.agent.stage import Mounted, Resolver, Stager
@@ -44,13 +43,11 @@ if TYPE_CHECKING:
     from oarbank_cas.gc.report import Report as GcReport
     from oarbank_cas.gc.retention import Policy
     from oarbank_cas.grants import Grant
+    from oarbank_cas.progress import Progress, Step
     from oarbank_cas.purge import Report as PurgeReport
     from oarbank_cas.stats import Stats
     from oarbank_cas.verify import Options as VerifyOptions
     from oarbank_cas.verify import Report as VerifyReport
-
-Progress = Callable[[int], None]
-"""Called with the bytes of each file that is done, from several threads."""
 
 
 class Store:
@@ -301,14 +298,14 @@ class Store:
         return collect(self.backend, self.descriptor, policy, options, by=by, progress=progress)
 
     def verify(
-        self, options: VerifyOptions | None = None, source: Store | None = None, progress: Progress | None = None
+        self, options: VerifyOptions | None = None, source: Store | None = None, progress: Step | None = None
     ) -> VerifyReport:
         """Check everything, and repair it where asked; see `oarbank_cas.verify.verify`."""
         from oarbank_cas.verify import verify
 
         return verify(self, options, source, progress)
 
-    def stats(self, progress: Progress | None = None, *, with_gc: bool = True) -> Stats:
+    def stats(self, progress: Step | None = None, *, with_gc: bool = True) -> Stats:
         """Figures about everything in the store; see `oarbank_cas.stats.stats`."""
         from oarbank_cas.stats import stats
 
@@ -319,14 +316,14 @@ class Store:
         target: Store,
         wanted: Sequence[str] | None = None,
         options: CopyOptions | None = None,
-        progress: Progress | None = None,
+        progress: Step | None = None,
     ) -> CopyReport:
         """Copy what is wanted, or everything, to another store; see `oarbank_cas.copying.copy`."""
         from oarbank_cas.copying import copy
 
         return copy(self, target, wanted, options, progress)
 
-    def purge(self, digest: str, *, by: str, reason: str, progress: Progress | None = None) -> PurgeReport:
+    def purge(self, digest: str, *, by: str, reason: str, progress: Step | None = None) -> PurgeReport:
         """Remove a blob at once and for good, whatever refers to it; see `oarbank_cas.purge.purge`."""
         from oarbank_cas.purge import purge
 
@@ -408,7 +405,7 @@ class Store:
         note: str = "",
         by: str = "",
         expires_at: str | None = None,
-        progress: Progress | None = None,
+        progress: Step | None = None,
     ) -> PublishedSeal:
         """Seal an attempt and keep it under a pin; see `AttemptPublisher.publish`."""
         from oarbank_cas.attempt.publishing import AttemptPublisher

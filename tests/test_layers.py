@@ -13,7 +13,7 @@ ROOT = Path(oarbank_cas.__file__).parent
 
 # Lowest first. A module may import from its own line and from those above it in this list.
 LAYERS = [
-    {"errors", "filelock", "instants", "sizes", "stopping", "batches"},
+    {"errors", "filelock", "instants", "sizes", "stopping", "batches", "progress"},
     {"contracts", "backends"},
     {"layout"},
     {"absent"},

@@ -16,10 +16,9 @@ from oarbank_cas.results import Recorded
 from oarbank_cas.sources import PathSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.blobs import Blob, Blobs
+    from oarbank_cas.progress import Progress
     from oarbank_cas.results import Origin, Results
     from oarbank_cas.sources import Source
 
@@ -80,7 +79,7 @@ class Publisher:
         result: str | os.PathLike[str] | None,
         *,
         max_inline_kb: int,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Uploaded:
         """Upload a job's files and manifests, without recording anything.
 
@@ -88,7 +87,7 @@ class Publisher:
             workdir: the work directory.
             result: the envelope's file; `result.json` in the work directory where None.
             max_inline_kb: KiB that the payload may have, as written.
-            progress: called with the bytes of each file that is done, from several threads.
+            progress: who is told of each file that is done.
 
         Raises:
             InvalidInputError: the envelope breaks the contract, or a local file is not to be had; nothing is uploaded.
@@ -108,7 +107,7 @@ class Publisher:
         result_class: str,
         *,
         max_inline_kb: int,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
     ) -> Published:
         """Upload a job's files and record its envelope.
 
@@ -136,7 +135,7 @@ class Publisher:
         folder: Folder,
         result: str | os.PathLike[str] | None,
         max_inline_kb: int,
-        progress: Callable[[int], None] | None,
+        progress: Progress | None,
     ) -> tuple[Recordable, Uploaded]:
         # Building the models takes longer than a whole lookup, which needs none of them.
         from oarbank_cas.contracts.envelopes import parse_result

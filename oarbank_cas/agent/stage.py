@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from oarbank_cas.cache.carrying import Placement
     from oarbank_cas.contracts.envelopes import SpecEnvelope
     from oarbank_cas.contracts.manifest import FileRef
+    from oarbank_cas.progress import Progress
 
 _SMALL = 2**20
 """Bytes up to which a file is brought without a look whether it is there."""
@@ -128,7 +129,7 @@ class Stager:
         spec: bytes,
         workdir: str | os.PathLike[str],
         resolver: Resolver | None = None,
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
         placement: Placement = "auto",
     ) -> list[Mounted]:
         """Place the inputs and datasets of a spec envelope in a work directory, each whole or not at all.
@@ -139,7 +140,7 @@ class Stager:
             spec: the spec envelope.
             workdir: the work directory; it exists.
             resolver: gives the `art:` dataset that a foreign dataset id stands for.
-            progress: called with the bytes of each file placed, from several threads.
+            progress: who is told of each file placed.
             placement: how files come out of the cache; without one they are written.
 
         Raises:
@@ -233,14 +234,14 @@ class Stager:
         self,
         files: Sequence[tuple[str, FileRef]],
         directory: str | os.PathLike[str],
-        progress: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
     ) -> int:
         """Write files to a directory, for people: ordinary files, each whole or not at all.
 
         Args:
             files: where each goes below the directory (a portable path), and which it is.
             directory: made if it is absent.
-            progress: called with the bytes of each file written, from several threads.
+            progress: who is told of each file written.
 
         Returns:
             How many were written; the others stood there already.
@@ -269,7 +270,7 @@ class Stager:
         self,
         files: Sequence[tuple[str, FileRef]],
         directory: str | os.PathLike[str],
-        progress: Callable[[int], None] | None,
+        progress: Progress | None,
     ) -> int:
         with Folder(directory) as root:
             waiting = [(path, file) for path, file in files if not _stands(root, path, file)]

@@ -15,17 +15,17 @@ from oarbank_cas.cache.index import Row, note_of
 from oarbank_cas.cache.mounts import look_of
 from oarbank_cas.cache.reads import CachedBlobs
 from oarbank_cas.errors import ConflictError
+from oarbank_cas.progress import steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from oarbank_cas.agent.workdir import Folder
     from oarbank_cas.blobs import Blobs
     from oarbank_cas.cache.carrying import Placement
     from oarbank_cas.cache.mounts import Placed
     from oarbank_cas.contracts.manifest import FileRef
-
-    Progress = Callable[[int], None]
+    from oarbank_cas.progress import Progress, Step
 
 _TRIES = 3
 _SMALL = 128 * 1024
@@ -63,14 +63,15 @@ def supply_for(
         blobs: the store's blobs, or a cache before them.
         files: what is to be placed.
         placement: how; of no consequence where there is no cache.
-        progress: called with the bytes of each file placed, from several threads.
+        progress: who is told of each file placed.
     """
+    step = steps(progress, lambda: sum(file.size for file in files))
     with contextlib.ExitStack() as stack:
-        supply: Supply = FromStore(blobs, progress)
+        supply: Supply = FromStore(blobs, step)
         if isinstance(blobs, CachedBlobs) and files and not blobs.resting:
             with blobs.sparing():
                 rows = stack.enter_context(blobs.cache.holding({file.digest for file in files}))
-                supply = FromCache(blobs, files, rows, placement, progress)
+                supply = FromCache(blobs, files, rows, placement, step)
         yield supply
 
 
@@ -82,7 +83,7 @@ class FromStore:
         progress: called with the bytes of each.
     """
 
-    def __init__(self, blobs: Blobs, progress: Progress | None) -> None:
+    def __init__(self, blobs: Blobs, progress: Step | None) -> None:
         self._blobs = blobs
         self._progress = progress
         self.placed: list[Placed] = []
@@ -117,7 +118,7 @@ class FromCache:
         files: Sequence[FileRef],
         rows: dict[str, Row],
         placement: Placement,
-        progress: Progress | None,
+        progress: Step | None,
     ) -> None:
         self._blobs = blobs
         self._cache = blobs.cache

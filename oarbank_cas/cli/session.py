@@ -9,7 +9,7 @@ import os
 import select
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -21,6 +21,7 @@ from oarbank_cas.errors import CasError, InvalidInputError, PermissionDeniedErro
 if TYPE_CHECKING:
     from oarbank_cas.backends.s3.options import S3Options
     from oarbank_cas.cache.cache import Cache
+    from oarbank_cas.cli.bar import Bar
     from oarbank_cas.store import Store
 
 
@@ -110,7 +111,7 @@ class Session:
         from oarbank_cas.store import Store
 
         url = self.url
-        cache, cache_bytes = settings.cache(self._cache, self._cache_bytes, self._config)
+        cache, cache_bytes = self._named_cache()
         if cache is not None:
             self._stack.enter_context(_told(quiet=self.verbosity < 0))
         return self._stack.enter_context(
@@ -119,7 +120,7 @@ class Session:
 
     def cache(self) -> Cache | None:
         """This machine's cache, where one is named; it is closed when the command ends."""
-        path, budget = settings.cache(self._cache, self._cache_bytes, self._config)
+        path, budget = self._named_cache()
         if path is None:
             return None
         from oarbank_cas.cache.cache import DEFAULT_BYTES, Cache
@@ -127,6 +128,16 @@ class Session:
         found = Cache(path, DEFAULT_BYTES if budget is None else budget)
         self._stack.callback(found.close)
         return found
+
+    def _named_cache(self) -> tuple[str | None, int | None]:
+        try:
+            return settings.cache(self._cache, self._cache_bytes, self._config)
+        except InvalidInputError as error:
+            # Naming the store is the way around a file that cannot be read, if nobody named that.
+            if self._config or self._cache or self._cache_bytes or not self._store_option:
+                raise
+            self.note(f"no cache is used: {error}")
+            return None, None
 
     def close(self) -> None:
         """Close what was opened."""
@@ -164,28 +175,15 @@ class Session:
             click.echo(shown(text).encode("utf-8", "backslashreplace"), err=True)
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[Callable[[int], None] | None]:
+    def progress(self, what: str) -> Iterator[Bar | None]:
         """A line on a terminal that counts files and bytes; None where nobody watches."""
         if self.as_json or self.verbosity < 0 or not sys.stderr.isatty():
             yield None
             return
-        from rich.console import Console
-        from rich.filesize import decimal
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TransferSpeedColumn
+        from oarbank_cas.cli.bar import Bar
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TransferSpeedColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=None)
-            files = 0
-
-            def advance(size: int) -> None:
-                nonlocal files
-                files += 1
-                bar.advance(task, size)
-                done = bar.tasks[0].completed
-                bar.update(task, description=f"{what}: {files:,} files, {decimal(int(done))}")
-
-            yield advance
+        with Bar(what) as bar:
+            yield bar
 
 
 pass_session = click.make_pass_decorator(Session)
