@@ -71,7 +71,8 @@ def supply_for(
         if isinstance(blobs, CachedBlobs) and files and not blobs.resting:
             with blobs.sparing():
                 rows = stack.enter_context(blobs.cache.holding({file.digest for file in files}))
-                supply = FromCache(blobs, files, rows, placement, step)
+                supply = cached = FromCache(blobs, files, rows, placement, step)
+                stack.callback(cached.note_links)
         yield supply
 
 
@@ -127,6 +128,7 @@ class FromCache:
         self._placement = placement
         self._progress = progress
         self.placed: list[Placed] = []
+        self.relinked: dict[str, Row] = {}
         # Small files are the interpreter's work, which threads only slow down.
         self.at_once = 1 if sum(file.size for file in files) < _SMALL * len(files) else os.cpu_count() or 1
         self.known: Mapping[str, int] = {digest: row.size for digest, row in rows.items()}
@@ -193,6 +195,12 @@ class FromCache:
                 fd = self._cache.fill(file.digest, file.size, self._blobs.fetch)
         return fd
 
+    def note_links(self) -> None:
+        """Note what linked files look like now: to make a link changes the time of the last change."""
+        if self.relinked and not self._blobs.resting:
+            with self._blobs.sparing():
+                self._cache.renote({digest: row.note for digest, row in self.relinked.items()})
+
     def _link(self, inside: Folder, name: str, file: FileRef) -> bool:
         """Link the cached blob, surely right and read-only; False where it is to be copied."""
         row = self._rows.get(file.digest)
@@ -223,6 +231,7 @@ class FromCache:
             after = inside.lstat(name)
             if after is not None and stat.S_ISREG(after.st_mode) and _same(before, after):
                 self.placed.append((file.path, file.digest, file.size, look_of(after), True))
+                self._rows[file.digest] = self.relinked[file.digest] = Row(file.size, note_of(after))
                 return True
             os.unlink(inside.at(name), dir_fd=inside.fd)  # another file had got the cached one's name
         return False

@@ -13,7 +13,6 @@ import itertools
 import os
 import stat
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from oarbank_cas.backends import oscalls
@@ -25,7 +24,7 @@ from oarbank_cas.errors import CacheError, CorruptError, NotFoundError, StorageI
 from oarbank_cas.transfer import hash_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import TypeAlias
 
 Fetch: TypeAlias = "Callable[[str, int, str], int]"
@@ -116,6 +115,10 @@ class Cache:
         wanted = list(digests)
         return self._again(lambda: self.index.rows(wanted))
 
+    def renote(self, notes: Mapping[str, str]) -> None:
+        """Note how files of blobs look, by digest, now that their bytes are known to be right."""
+        self._again(lambda: self.index.renote(notes))
+
     def examine(self, digest: str) -> bool:
         """Hash a blob that is there, whatever its note says; False where it was wrong, and was dropped, or is gone."""
         fd = self.open_known(digest, Row(0, ""))
@@ -126,6 +129,11 @@ class Cache:
     def _settle(self, digest: str, fd: int, *, noting: bool) -> bool:
         """Hash a file that is in doubt: note it where it is right, drop it where it is not."""
         for _ in range(_TRIES):
+            st = os.fstat(fd)
+            if st.st_nlink > 1 and st.st_mtime_ns != MTIME_NS:
+                # Somebody has it open for writing, as it seems, in a mount: what is right now may not stay so.
+                self.drop(digest, st)
+                return False
             before, is_right = self._put_right(fd)
             if not stat.S_ISREG(before.st_mode) or hash_file(fd)[0] != digest:
                 self.drop(digest, before)
@@ -134,7 +142,7 @@ class Cache:
             note = note_of(before)
             if note_of(os.fstat(fd)) == note:
                 if noting and is_right:
-                    self._again(partial(self.index.renote, digest, note))
+                    self.renote({digest: note})
                 return True
         return True  # right each time: others make and remove hard links of it all the while
 

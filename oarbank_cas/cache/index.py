@@ -25,7 +25,7 @@ from oarbank_cas.cache import folder as places
 from oarbank_cas.errors import CacheError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from oarbank_cas.cache.folder import CacheFolder
 
@@ -260,10 +260,12 @@ class Index:
             sql.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
             sql.execute("INSERT INTO blobs VALUES (?, ?, ?, ?)", (digest, size, note, time.time_ns()))
 
-    def renote(self, digest: str, note: str) -> None:
-        """Note how a blob's file looks, now that its bytes are known to be right."""
+    def renote(self, notes: Mapping[str, str]) -> None:
+        """Note how files of blobs look, by digest, now that their bytes are known to be right."""
         with self.transaction() as sql:
-            sql.execute("UPDATE blobs SET note = ? WHERE digest = ?", (note, digest))
+            sql.executemany(
+                "UPDATE blobs SET note = ? WHERE digest = ?", [(notes[each], each) for each in sorted(notes)]
+            )
 
     def unclaim(self, digest: str) -> None:
         """Give the room of a claim back."""

@@ -285,3 +285,54 @@ def test_a_mount_appears_whole_or_not_at_all(place, workdir, document):
         assert {stat.S_IMODE(os.stat(file).st_mode) for file in Path(place.cache, "blobs").glob("*/*")} == {0o444}
         assert {os.stat(file).st_nlink for file in Path(place.cache, "blobs").glob("*/*")} == {1}
     check(place.cache)
+
+
+def test_links_are_noted_and_removed_ones_are_hashed(place, tmp_path, document, monkeypatch):
+    from oarbank_cas.cache import cache as module
+
+    hashed = []
+    real = module.hash_file
+    monkeypatch.setattr(module, "hash_file", lambda fd: (hashed.append(1), real(fd))[1])
+    with place.open() as store:
+        for number in range(3):
+            (tmp_path / str(number)).mkdir()
+            store.stage(document, tmp_path / str(number), placement="hardlink")
+        assert hashed == []
+        shutil.rmtree(tmp_path / "0")
+        (tmp_path / "0").mkdir()
+        store.stage(document, tmp_path / "0", placement="hardlink")
+        assert len(hashed) == 3, "each but the empty one, which is never linked"
+    check(place.cache)
+
+
+def test_one_blob_many_times_in_a_mount(place, workdir, monkeypatch):
+    from oarbank_cas.cache import cache as module
+
+    monkeypatch.setattr(module, "hash_file", lambda fd: pytest.fail("hashed"))
+    files = {f"f{number}": b"same" for number in range(100)}
+    with place.open() as store:
+        store.stage(spec({"a": (place.dataset(files), "in")}), workdir, placement="hardlink")
+        assert files_in(workdir / "in") == files
+        assert os.stat(workdir / "in/f7").st_nlink == 101
+        monkeypatch.undo()
+        assert store.check_mounts(workdir) == []
+
+
+def test_a_job_that_maps_its_input_and_writes_later(place, tmp_path, document):
+    """A page that was written to once can be written to again without a trace: what was written to is not trusted."""
+    import mmap
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        folder.mkdir()
+    with place.open() as store:
+        store.stage(document, one, placement="hardlink")
+        path = one / "in/reads/deep/er/b.bin"
+        os.chmod(path, 0o600)
+        with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            mapped[0:1] = b"\0"  # the same byte: nothing is wrong yet
+            store.stage(document, two, placement="hardlink")
+            mapped[0:1] = b"!"
+            assert files_in(two / "in/reads") == FILES
+            assert store.get_bytes(digest(FILES["deep/er/b.bin"])) == FILES["deep/er/b.bin"]
+    check(place.cache)
