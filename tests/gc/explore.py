@@ -13,16 +13,18 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
+from oarbank_cas.backends.memory import MemoryBackend
+
 from .scenarios import SCENARIOS, before, direct_gc
 from .world import SETTLED, RandomChooser, S, Violation, World, fake_clocks
 
 DRAIN_EVERY = 8
 
 
-def build(chooser, scenario, prelude, atomic_move, *, trace=False):
+def build(chooser, scenario, prelude, atomic_move, *, trace=False, storage=MemoryBackend):
     """A world with its parties, ready to run."""
     objects, nonces = before(prelude, atomic_move)
-    world = World(chooser, atomic_move=atomic_move, objects=objects, trace=trace)
+    world = World(chooser, atomic_move=atomic_move, objects=objects, trace=trace, storage=storage)
     world._nonces = nonces
     for name, (_, data) in objects.items():
         if name.startswith("results/"):

@@ -302,12 +302,12 @@ class World:
 
     entries_may_go = False
 
-    def __init__(self, chooser, *, atomic_move, objects=None, now=EPOCH, trace=False):
+    def __init__(self, chooser, *, atomic_move, objects=None, now=EPOCH, trace=False, storage=MemoryBackend):
         self.chooser = chooser
         chooser.world = self
         self.now = now
         self.skew = 0
-        self.memory = MemoryBackend(atomic_move=atomic_move, clock=lambda: self.now + self.skew, granularity_ns=S)
+        self.memory = storage(atomic_move=atomic_move, clock=lambda: self.now + self.skew, granularity_ns=S)
         self.memory.where = "the store"
         if objects:
             self.memory._objects.update(objects)
