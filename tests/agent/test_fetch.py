@@ -4,10 +4,18 @@ import pytest
 from agent_kit import dataset_of, digest, files_in, tree, write_files
 
 from oarbank_cas import ConflictError, CorruptError, InvalidInputError, NotFoundError
-from oarbank_cas.agent import placing
+from oarbank_cas.agent import placing, stage
 from oarbank_cas.contracts.manifest import FileRef
 
 FILES = {"a.txt": b"alpha", "empty": b"", "deep/er/b.bin": bytes(1000), "deep/c": b"c"}
+
+
+@pytest.fixture(params=["small", "large"], autouse=True)
+def sizes(request, monkeypatch):
+    """Small files are brought together, large ones one by one: each of these with both."""
+    if request.param == "large":
+        monkeypatch.setattr(stage, "_SMALL", -1)
+    return request.param
 
 
 @pytest.fixture
@@ -92,12 +100,13 @@ def test_missing_or_mistold_blobs_are_found_before_anything_is_written(store, tm
     assert not (tmp_path / "new").exists()
 
 
-def test_a_damaged_blob_gets_no_name(store, wanted, workdir, way):
+def test_a_damaged_blob_gets_no_name(store, wanted, workdir, way, sizes):
     name = f"blobs/{digest(b'alpha')[:2]}/{digest(b'alpha')}"
     store.backend._objects[name] = (store.backend._objects[name][0], b"aLpha")
     with pytest.raises(CorruptError):
         store.fetch(wanted, workdir)
     assert "a.txt" not in tree(workdir)
+    assert sizes == "large" or tree(workdir) == {}
     assert not [path for path in tree(workdir) if "oarbank" in path]
 
 
