@@ -36,6 +36,7 @@ def server():
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+    os.environ.pop("AWS_ENDPOINT_URL", None)  # tests name it themselves
     s3 = servers.client(found)
     with contextlib.suppress(s3.exceptions.BucketAlreadyOwnedByYou, s3.exceptions.BucketAlreadyExists):
         s3.create_bucket(Bucket=BUCKET)
