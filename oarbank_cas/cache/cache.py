@@ -250,36 +250,68 @@ class Cache:
             self.index.unclaim(digest)
 
     def _bring(self, digest: str, size: int, fetch: Fetch) -> int:
-        path, target = self.folder.partial(digest), self.folder.blob(digest)
-        fd = self.folder.open_shared(path)
+        fd = self.folder.open_shared(self.folder.partial(digest))
         try:
+            if not self.folder.lock_open(fd, self.folder.partial(digest)):
+                raise _gone(self.folder.partial(digest))
             _check_space(fd, size)
             try:
-                got = fetch(digest, fd, path)
+                got = fetch(digest, fd, self.folder.partial(digest))
             except StorageIOError as error:
                 if isinstance(error.__cause__, OSError):
                     raise CacheError(str(error)) from error
                 raise
-            if hasattr(os, "fchmod"):
-                os.fchmod(fd, self.folder.blob_mode)
             if flushes_needed():
                 oscalls.sync_file(fd)
-        finally:
+            self._name(digest, fd)
+        except BaseException:
             os.close(fd)
-        os.utime(path, ns=(time.time_ns(), MTIME_NS))
+            raise
+        if os.name == "nt":  # which renames no open file, and lets nobody remove one
+            os.close(fd)
+            fd = self._name_closed(digest)
+        try:
+            os.lseek(fd, 0, os.SEEK_SET)
+            st = os.fstat(fd)
+            if st.st_size != got:
+                raise _gone(self.folder.blob(digest))
+            self.index.enter(digest, got, note_of(st))
+        except BaseException:
+            os.close(fd)
+            _unlink(self.folder.blob(digest))  # nothing stands that is not counted
+            raise
+        return fd
+
+    def _name(self, digest: str, fd: int) -> None:
+        """Give the verified file `fd` its blob's name.
+
+        Raises:
+            FileNotFoundError: somebody has removed it, or put another in its place.
+        """
+        if os.name == "nt":
+            return
+        os.fchmod(fd, self.folder.blob_mode)
+        os.utime(fd, ns=(time.time_ns(), MTIME_NS))
+        self._rename(digest)
+        target = self.folder.blob(digest)
+        if not os.path.samestat(os.fstat(fd), os.lstat(target)):
+            # The lock was removed with all else, and what had the name was another's, who may be writing to it yet.
+            _unlink(target)
+            raise _gone(target)
+
+    def _name_closed(self, digest: str) -> int:
+        """The same where only a closed file can get a name; a descriptor of it."""
+        os.utime(self.folder.partial(digest), ns=(time.time_ns(), MTIME_NS))
+        self._rename(digest)
+        return os.open(self.folder.blob(digest), READ)
+
+    def _rename(self, digest: str) -> None:
+        path, target = self.folder.partial(digest), self.folder.blob(digest)
         try:
             oscalls.replace(path, target)
         except FileNotFoundError:
             self.folder.make_folder(os.path.dirname(target))
             oscalls.replace(path, target)
-        fd = os.open(target, READ)
-        try:
-            self.index.enter(digest, got, note_of(os.fstat(fd)))
-        except BaseException:
-            os.close(fd)
-            oscalls.unlink(target)  # nothing stands that is not counted
-            raise
-        return fd
 
     # -- staying in it
 
@@ -311,11 +343,20 @@ class Cache:
         raise AssertionError
 
     def _again(self, act: Callable[[], _R]) -> _R:
-        """Do something with the index; once more where it was found damaged, and made anew."""
-        try:
-            return act()
-        except IndexLostError:
-            return act()
+        """Do something with the index; again where it was found damaged, or removed, and is made anew."""
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(IndexLostError):
+                return act()
+        return act()
+
+
+def _gone(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        oscalls.unlink(path)
 
 
 def _check_space(fd: int, size: int) -> None:

@@ -219,6 +219,14 @@ class CacheFolder:
                 return fd
         raise CacheError(f"{path} comes and goes: who else works in this directory?")
 
+    def lock_open(self, fd: int, path: str) -> bool:
+        """Lock the open file itself until it is closed, also where its lock file was removed; False where it is gone.
+
+        No two processes write to one file then, whatever somebody removes under their feet.
+        """
+        _wait_for(fd)
+        return _is_at(fd, path)
+
     # -- who is alive
 
     def owner(self) -> str:

@@ -153,16 +153,21 @@ class Index:
         self._connection, self._pid, self._lock = None, os.getpid(), threading.RLock()
 
     def _opened(self) -> sqlite3.Connection:
-        path = self._folder.path(places.INDEX)
-        if self._connection is not None and self._file == _file_at(path):
+        if self._connection is not None and self._file == _file_at(self._folder.path(places.INDEX)):
             return self._connection
-        self._disconnect()  # the cache was removed, or the index thrown away: there may be a new one
-        self._folder.prepare()
         try:
-            os.close(self._folder.open_shared(path))  # SQLite gives the files beside it the same permissions
-            self._file = _file_at(path)
+            return self._open()
+        except FileNotFoundError as error:
+            raise IndexLostError(f"{self._folder.where} was removed while it was opened ({error})") from error
         except OSError as error:
             self._folder.raise_for(error)
+
+    def _open(self) -> sqlite3.Connection:
+        path = self._folder.path(places.INDEX)
+        self._disconnect()  # the cache was removed, or the index thrown away: there may be a new one
+        self._folder.prepare()
+        os.close(self._folder.open_shared(path))  # SQLite gives the files beside it the same permissions
+        self._file = _file_at(path)
         connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA synchronous = NORMAL")

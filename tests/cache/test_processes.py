@@ -397,3 +397,53 @@ def test_a_blob_that_was_cut_goes_on(place):
         assert began == [2 * 2**20]
         assert cached(place.cache) == {name: data}
     check(place.cache)
+
+
+@pytest.mark.parametrize("theirs", [b"", b"half", b"wrong" * 800])
+def test_the_file_of_another_bringer_never_gets_the_name(place, theirs):
+    """The lock was removed with all else, and another has begun to bring the same at the same place."""
+    data = b"data" * 1000
+    (name,) = place.put(data)
+    began = []
+    with place.open() as store:
+
+        def robbed(digest, fd, label):
+            size = store.reads.fetch(digest, fd, label)
+            if not began:
+                shutil.rmtree(Path(label).parent)
+                Path(label).parent.mkdir()
+                Path(label).write_bytes(theirs)
+            began.append(1)
+            return size
+
+        with os.fdopen(store.cache.fill(name, len(data), robbed), "rb") as file:
+            assert file.read() == data
+        assert len(began) == 2
+        assert store.get_bytes(name) == data
+    assert cached(place.cache) == {name: data}
+    check(place.cache)
+
+
+def test_no_two_write_to_one_file(place):
+    """The lock file alone was removed while one is bringing. Who comes then must not write to what the first writes."""
+    data = os.urandom(200_000)
+    (name,) = place.put(data)
+    other = []
+    with place.open() as store, place.open() as second:
+
+        def first(digest, fd, label):
+            size = store.reads.fetch(digest, fd, label)
+            os.unlink(f"{label}.lock")
+            other.append(threading.Thread(target=lambda: other.append(second.get_bytes(digest))))
+            other[0].start()
+            time.sleep(0.3)
+            assert os.fstat(fd).st_size == len(data), "the other has emptied it"
+            return size
+
+        with os.fdopen(store.cache.fill(name, len(data), first), "rb") as file:
+            assert file.read() == data
+        other[0].join()
+        assert other[1] == data
+        assert store.get_bytes(name) == data
+    assert cached(place.cache) == {name: data}
+    check(place.cache)
