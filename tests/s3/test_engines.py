@@ -53,6 +53,8 @@ def through(proxy, place):
 
 class TestWhatIsSent:
     def test_a_create_carries_both_sums_the_condition_and_its_number(self, engine, through, proxy, put):
+        if not s3_kit.capabilities().create_if_absent:
+            pytest.skip("this server ignores the condition, so that none is sent")
         assert put(through(engine), NAME, DATA) is not None
         ((_, path, headers),) = [sent for sent in proxy.sent if sent[0] == "PUT"]
         digest = hashlib.sha256(DATA)
