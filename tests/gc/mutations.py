@@ -92,8 +92,9 @@ _retain = _Run._retain
 
 
 def _retain_and_unreach(self, report, policy, tm_ns):
-    _retain(self, report, policy, tm_ns)
+    counted = _retain(self, report, policy, tm_ns)
     self._ledger.db.execute("DELETE FROM refs WHERE entry IN (SELECT id FROM entries WHERE expire = 1)")
+    return counted
 
 
 _revive = Blobs.revive
