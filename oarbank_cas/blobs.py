@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 
-_DOWNLOADS = 2
-"""Large blobs that come in ranges at once: each holds several ranges in memory."""
-
 CHUNK = 2**20
 """Bytes that one step of reading and hashing takes."""
 
@@ -108,7 +105,7 @@ class Blobs:
     def __init__(self, backend: Backend, session_s: int) -> None:
         self._backend = backend
         self._session_s = session_s
-        self._downloads = threading.BoundedSemaphore(_DOWNLOADS)
+        self._ranging = threading.Lock()
         self.on_gone: Callable[[], None] = lambda: None
         """Called when a blob that was to be read is absent or damaged: what was seen present may be so no more."""
 
@@ -257,7 +254,8 @@ class Blobs:
         """Write a blob's verified bytes to an open file; how many bytes.
 
         Blocks are shared with the store where both can (reflink), and then hashed from the file. From afar a large blob
-        comes in several ranges at once. On an error the file holds a beginning of the blob, or rubbish.
+        comes in several ranges at once; where several come already, each of the others in one piece, which is the least
+        work and holds little in memory. On an error the file holds a beginning of the blob, or rubbish.
 
         Args:
             digest: which.
@@ -272,10 +270,15 @@ class Blobs:
         with self._open(digest) as reader:
             stat = reader.stat
             try:
-                if self._backend.requests_at_once > 1 and stat.size >= LARGE:
-                    reader.close()
-                    actual = self._download(digest, stat.size, fd, label, resume=resume)
-                    size = stat.size
+                begun = resume and os.fstat(fd).st_size > 0
+                afar = self._backend.requests_at_once > 1 and stat.size >= LARGE
+                if afar and self._ranging.acquire(blocking=begun):
+                    try:
+                        reader.close()
+                        actual = self._download(digest, stat.size, fd, label, resume=resume)
+                        size = stat.size
+                    finally:
+                        self._ranging.release()
                 else:
                     empty(fd)
                     actual, size = hash_file(fd) if self._clone(stat.name, fd) else copy_hashing(reader, fd)
@@ -292,12 +295,11 @@ class Blobs:
         if not resume:
             empty(fd)
         begun = os.fstat(fd).st_size > 0
-        with self._downloads:
+        actual = download(read, size, fd, label, self._backend.requests_at_once)
+        if actual != digest and begun:
+            # What the file held may have been anything: that is no fault of the blob's.
+            empty(fd)
             actual = download(read, size, fd, label, self._backend.requests_at_once)
-            if actual != digest and begun:
-                # What the file held may have been anything: that is no fault of the blob's.
-                empty(fd)
-                actual = download(read, size, fd, label, self._backend.requests_at_once)
         return actual
 
     def _clone(self, name: str, fd: int) -> bool:
