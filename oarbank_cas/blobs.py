@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from oarbank_cas import layout
-from oarbank_cas.absent import LIST_COST, absent
+from oarbank_cas.absent import absent
 from oarbank_cas.batches import in_order
 from oarbank_cas.contracts.canonical import check_digest
 from oarbank_cas.errors import CasError, ConflictError, CorruptError, NotFoundError, StorageIOError
@@ -127,12 +127,12 @@ class Blobs:
         """Whether a blob is there."""
         return self.stat(digest) is not None
 
-    def missing(self, digests: Iterable[str], list_cost: float = LIST_COST) -> list[str]:
+    def missing(self, digests: Iterable[str], list_cost: float | None = None) -> list[str]:
         """Those of `digests` that are absent, each once, in the order given.
 
         Args:
             digests: any number.
-            list_cost: what listing a thousand blobs costs, where asking for one costs 1; chooses between the two.
+            list_cost: what listing a shard costs, where asking for one blob costs 1; None finds it out.
         """
         wanted = dict.fromkeys(check_digest(digest, "digest") for digest in digests)
         return list(absent(self._backend, wanted, list_cost))

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from oarbank_cas import absent as absent_module
 from oarbank_cas import layout
 from oarbank_cas.absent import absent
 from oarbank_cas.backends.memory import MemoryBackend
@@ -95,13 +96,47 @@ def test_the_answer_is_the_same_whatever_it_costs(distant, cost):
     assert list(absent(distant, wanted, cost)) == [digest(number) for number in range(3000, 4000)]
 
 
-def test_few_are_asked_for_and_many_are_listed(distant):
+@pytest.fixture
+def clock(distant, monkeypatch):
+    """Time that passes by what is asked of the storage: a question takes 1 s, a list what the test says."""
+
+    class Clock:
+        list_s = 4.0
+
+        def perf_counter(self):
+            return distant.asked + self.list_s * distant.listed
+
+    made = Clock()
+    monkeypatch.setattr(absent_module, "time", made)
+    return made
+
+
+def test_few_are_asked_for(distant, clock):
     assert list(absent(distant, [digest(1), digest("none")])) == [digest("none")]
     assert (distant.asked, distant.listed) == (2, 0)
-    distant.asked = 0
-    assert len(list(absent(distant, [digest(n) for n in range(6000)]))) == 3000
-    assert distant.listed > 200
-    assert distant.asked < 600
+
+
+def test_many_are_listed_where_that_is_found_to_be_cheaper(distant, clock):
+    wanted = [digest(n) for n in range(6000)]
+    assert list(absent(distant, wanted)) == wanted[3000:]
+    assert distant.listed == 256
+    assert distant.asked == 192
+
+
+def test_many_are_asked_for_where_that_is_found_to_be_cheaper(distant, clock):
+    clock.list_s = 100.0
+    wanted = [digest(n) for n in range(6000)]
+    assert list(absent(distant, wanted)) == wanted[3000:]
+    assert distant.listed == 8
+    assert 5500 < distant.asked < 6000, "what the lists told is not asked again"
+
+
+def test_shards_of_many_pages_cost_more_than_their_first(distant, clock, monkeypatch):
+    monkeypatch.setattr(absent_module, "_PAGE", 3)
+    clock.list_s = 6.0  # and the questions for a shard take about 23 s
+    wanted = [digest(n) for n in range(6000)]
+    assert list(absent(distant, wanted)) == wanted[3000:]
+    assert distant.listed < 30
 
 
 def test_a_full_store_is_not_listed_for_a_few(distant):
