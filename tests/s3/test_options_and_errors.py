@@ -132,7 +132,7 @@ class TestOptions:
         section = {
             "endpoint_url": "https://s3.example.org", "region": "eu-central-1", "profile": "p",
             "addressing_style": "virtual", "sse": "aws:kms", "sse_kms_key_id": "k", "storage_class": "STANDARD_IA",
-            "requester_pays": True, "ca_bundle": "/c.pem", "max_requests": 4,
+            "requester_pays": True, "ca_bundle": "/c.pem", "max_requests": 4, "engine": "boto3",
         }  # fmt: skip
         found = S3Options.from_document(section, "file")
         assert {name: getattr(found, name) for name in section} == section
@@ -150,6 +150,7 @@ class TestOptions:
             ({"max_requests": 9999}, "from 1"),
             ({"addressing_style": "other"}, "one of"),
             ({"sse": "other"}, "one of"),
+            ({"engine": "other"}, "one of"),
             ({"sse_kms_key_id": "k"}, "needs"),
             ({"storage_class": "GLACIER"}, "restored"),
             ({"storage_class": "DEEP_ARCHIVE"}, "restored"),
