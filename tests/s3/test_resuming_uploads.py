@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -41,8 +42,22 @@ class Network:
         return s3_kit.left_behind(self.backend().wire)
 
 
+@functools.cache
+def says_when_begun():
+    """Whether the server says when an upload was begun; where it does not, none is gone on with."""
+    s3, asked = s3_kit.plain(), {"Bucket": s3_kit.BUCKET, "Key": s3_kit.fresh_place().prefix + "begun"}
+    upload = s3.create_multipart_upload(**asked)["UploadId"]
+    try:
+        listed = s3.list_multipart_uploads(Bucket=s3_kit.BUCKET, Prefix=asked["Key"]).get("Uploads", ())
+        return any(datetime.now(UTC) - each["Initiated"] < timedelta(minutes=30) for each in listed)
+    finally:
+        s3.abort_multipart_upload(**asked, UploadId=upload)
+
+
 @pytest.fixture
 def network():
+    if not says_when_begun():
+        pytest.skip("this server does not say when an upload was begun, so that all parts are sent again")
     with Proxy(s3_kit.server()["endpoint"], 1, share=0) as proxy:
         yield Network(proxy, s3_kit.fresh_place())
 

@@ -105,6 +105,8 @@ class TestTheMainExample:
 
 class TestCollecting:
     def test_what_is_not_referred_to_goes_in_two_runs(self, published):
+        if not published.backend.expiring_delete:
+            pytest.skip("this server refuses no late delete, so that gc condemns nothing by itself, which doctor says")
         stray = published.put_bytes(b"nobody wants this").digest
         aged(published, 3)
         first = published.gc(options=GcOptions(allow_no_roots=True, yes_really=True))
