@@ -20,7 +20,7 @@ from oarbank_cas import stopping
 from oarbank_cas.backends.s3 import failures, reading
 from oarbank_cas.backends.s3.engine import NONCE
 from oarbank_cas.backends.s3.spool import FilePart
-from oarbank_cas.errors import CasError, StorageIOError, UnavailableError
+from oarbank_cas.errors import CasError, StorageIOError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +80,10 @@ def upload(
             if creating and reading.head(wire, name) is not None:
                 return False
             continue
+        except UnsupportedError:
+            if not held:
+                raise
+            continue  # some servers take no part twice, as rclone: that upload is aborted now, and another begun
         standing = reading.head(wire, name) if done else None
         if standing is not None and standing.size != spool.size:
             raise StorageIOError(f"{name} in {wire.where} has {standing.size} bytes after {spool.size} were put")
