@@ -74,7 +74,9 @@ class S3Backend(Backend):
         self.wire = wire
         self.capabilities = capabilities
         self.expiring_delete = capabilities.expiring_delete
-        self.exclusive = capabilities.create_if_absent and capabilities.replace_if_match
+        self.exclusive = (
+            capabilities.create_if_absent and capabilities.replace_if_match and capabilities.delete_if_match
+        )
         self.exact_delete = capabilities.delete_if_match and capabilities.delete_exact
         self.requests_at_once = wire.options.max_requests
         self._sentinel = sentinel
