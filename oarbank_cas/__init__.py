@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from oarbank_cas.agent.checking import ChangedInput
     from oarbank_cas.agent.publish import Published, Uploaded
     from oarbank_cas.agent.stage import Mounted
     from oarbank_cas.aio import AsyncStore
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from oarbank_cas.contracts.upgrades import Upgrades
     from oarbank_cas.errors import (
         BusyError,
+        CacheError,
         CasError,
         ConflictError,
         CorruptError,
@@ -43,7 +45,9 @@ __all__ = [
     "Blob",
     "BlobReader",
     "BusyError",
+    "CacheError",
     "CasError",
+    "ChangedInput",
     "ConflictError",
     "CorruptError",
     "FileRef",
@@ -70,6 +74,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ChangedInput": "agent.checking",
     "Published": "agent.publish",
     "Uploaded": "agent.publish",
     "Mounted": "agent.stage",

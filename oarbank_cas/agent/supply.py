@@ -14,7 +14,7 @@ from oarbank_cas.cache.cache import MTIME_NS, BusyElsewhere
 from oarbank_cas.cache.index import Row, note_of
 from oarbank_cas.cache.mounts import look_of
 from oarbank_cas.cache.reads import CachedBlobs
-from oarbank_cas.errors import ConflictError
+from oarbank_cas.errors import CacheError, ConflictError
 from oarbank_cas.progress import steps
 
 if TYPE_CHECKING:
@@ -188,12 +188,12 @@ class FromCache:
         row = self._rows.get(file.digest)
         if row is None or self._blobs.resting:
             return None
-        fd: int | None = None
-        with self._blobs.sparing():
+        try:
             fd = self._cache.open_known(file.digest, row, noting=noting)
-            if fd is None:
-                fd = self._cache.fill(file.digest, file.size, self._blobs.fetch)
-        return fd
+            return fd if fd is not None else self._cache.fill(file.digest, file.size, self._blobs.fetch)
+        except CacheError as error:
+            self._blobs.rest(error)
+            return None
 
     def note_links(self) -> None:
         """Note what linked files look like now: to make a link changes the time of the last change."""

@@ -18,8 +18,7 @@ import sqlite3
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from oarbank_cas.cache import folder as places
 from oarbank_cas.errors import CacheError
@@ -58,8 +57,7 @@ class IndexFullError(CacheError):
     """The disk has no room for a change of the index."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """What is known of a cached blob.
 
     Attributes:

@@ -64,10 +64,14 @@ class CachedBlobs(Blobs):
         try:
             yield
         except CacheError as error:
-            self._rests_until = time.monotonic() + REST_S
-            if str(error) not in self._warned:
-                self._warned.add(str(error))
-                _LOG.warning("the cache is not used, reads go straight to the store: %s", error)
+            self.rest(error)
+
+    def rest(self, error: CacheError) -> None:
+        """Say once what trouble the cache has, and leave it alone for a while."""
+        self._rests_until = time.monotonic() + REST_S
+        if str(error) not in self._warned:
+            self._warned.add(str(error))
+            _LOG.warning("the cache is not used, reads go straight to the store: %s", error)
 
     # -- reads
 
