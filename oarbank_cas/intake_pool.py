@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from oarbank_cas import intake_worker, stopping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import IO
 
     from oarbank_cas.intake_worker import Taken
     from oarbank_cas.sources import PlacedSource
@@ -27,6 +29,10 @@ FEWEST = 1000
 
 _BATCH = 200
 _MOST_WORKERS = 8
+_LOOK_S = 0.1
+_AT_ONCE = (stopping.Stopping, KeyboardInterrupt)
+"""After these nobody waits for what is under way."""
+_PATIENCE_S = 5.0
 
 
 def is_possible() -> bool:
@@ -68,14 +74,22 @@ class IntakePool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        at_once = kind is not None and issubclass(kind, _AT_ONCE)
+        if at_once:
+            self._kill()
         for process in self._processes:
             for stream in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
                     assert stream is not None
                     stream.close()
         for process in self._processes:
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel, on a disk that is gone
+                process.wait(_PATIENCE_S if at_once else None)
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.kill()
 
     def take(self, sources: Sequence[PlacedSource], use: Callable[[int, Taken], None]) -> list[int]:
         """Take these files, as far as that goes.
@@ -96,6 +110,7 @@ class IntakePool:
             for batch in batches:
                 try:
                     intake_worker.send(process.stdin, [sources[index].place() for index in batch])
+                    _await(process.stdout)
                     answers = intake_worker.receive(process.stdout)
                 except (OSError, EOFError):
                     left.extend(batch)
@@ -115,12 +130,20 @@ class IntakePool:
             drivers = [pool.submit(drive, process) for process in self._processes]
             try:
                 stopping.results(drivers)
-            except BaseException:
+            except BaseException as error:
                 batches.stop()
+                if isinstance(error, _AT_ONCE):
+                    self._kill()  # one that is stuck would never answer
                 raise
         for batch in batches:  # nobody was left to take them
             left.extend(batch)
         return sorted(left)
+
+
+def _await(answers: IO[bytes]) -> None:
+    """Wait for an answer, or for the end of the work."""
+    while not select.select([answers], [], [], _LOOK_S)[0]:
+        stopping.check()
 
 
 def _remove(temporaries: Sequence[str]) -> None:

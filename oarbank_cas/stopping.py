@@ -16,6 +16,7 @@ looking for it costs next to nothing.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 import time
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 from oarbank_cas.errors import StoppedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
 
 _P = ParamSpec("_P")
@@ -38,7 +39,7 @@ _in_force: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("oarbank
 
 
 class Stopping(BaseException):
-    """The work is to end. `Stop` makes a StoppedError of it."""
+    """The work is to end. `Stop` makes a StoppedError of it, or a KeyboardInterrupt where a signal has ended it."""
 
     def __init__(self, stop: Stop, why: str) -> None:
         super().__init__(why)
@@ -55,13 +56,37 @@ class Stop:
     def __init__(self, deadline_s: float | None = None) -> None:
         self._deadline_s = deadline_s
         self._ends = time.monotonic() + deadline_s if deadline_s is not None else None
-        self._cancelled = threading.Event()
+        # Plain values, since a signal handler sets them: a lock might be held by the very thread that it interrupts.
+        self._cancelled = False
+        self._listening = 0
+        self.interrupted = False
+        """Whether a signal has ended the work."""
         self._around: Stop | None = None
         self._token: contextvars.Token[Stop | None] | None = None
 
     def cancel(self) -> None:
         """End the work, from any thread."""
-        self._cancelled.set()
+        self._cancelled = True
+
+    def interrupt(self) -> bool:
+        """End the work, from a signal handler.
+
+        Returns:
+            Whether the interrupted thread finds out by itself, and at once. It must not be torn out of its waiting,
+            where it may hold a lock that others need to come to an end.
+        """
+        again, self.interrupted, self._cancelled = self.interrupted, True, True
+        return self._listening > 0 and not again
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """The body looks for the end of the work all the time."""
+        counts = threading.current_thread() is threading.main_thread()  # the one that handles signals
+        self._listening += counts
+        try:
+            yield
+        finally:
+            self._listening -= counts
 
     def __enter__(self) -> Self:
         self._around = _in_force.get()
@@ -74,7 +99,7 @@ class Stop:
         assert self._token is not None
         _in_force.reset(self._token)
         if isinstance(error, Stopping) and error.stop is self:
-            raise StoppedError(str(error)) from None
+            raise KeyboardInterrupt if self.interrupted else StoppedError(str(error)) from None
 
     def check(self) -> None:
         """Look whether the work is to end.
@@ -82,27 +107,27 @@ class Stop:
         Raises:
             Stopping: it is.
         """
-        if self._cancelled.is_set():
-            raise Stopping(self, "cancelled before it was done; run it again to go on")
+        if self._cancelled:
+            raise Stopping(self, "cancelled before it was done")
         if self._ends is not None and time.monotonic() >= self._ends:
-            raise Stopping(self, f"not done within {self._deadline_s:g} s; run it again to go on")
+            raise Stopping(self, f"not done within {self._deadline_s:g} s")
         if self._around is not None:
             self._around.check()
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not beyond the end of the work."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        with self.listening():
+            while (left := until - time.monotonic()) > 0:
+                self.check()
+                time.sleep(min(left, _LOOK_S))
             self.check()
-            self._cancelled.wait(min(left, _LOOK_S))
-        self.check()
 
 
-def cancel() -> None:
-    """End the work that goes on here, if it may be ended early."""
+def interrupt() -> bool:
+    """End the work that goes on here, from a signal handler; see `Stop.interrupt`. False where no stop is in force."""
     stop = _in_force.get()
-    if stop is not None:
-        stop.cancel()
+    return stop is not None and stop.interrupt()
 
 
 def is_in_force() -> bool:
@@ -134,22 +159,24 @@ def result(future: Future[_T]) -> _T:
     """What became of a future; Stopping as soon as the work is to end."""
     stop = _in_force.get()
     if stop is not None:
-        while not wait([future], timeout=_LOOK_S).done:
-            stop.check()
+        with stop.listening():
+            while not wait([future], timeout=_LOOK_S).done:
+                stop.check()
     return future.result()
 
 
 def results(futures: Collection[Future[_T]]) -> None:
     """Wait for all, or for the first that fails, whose error is raised; Stopping as soon as the work is to end."""
     stop = _in_force.get()
-    while True:
-        done, left = wait(futures, timeout=None if stop is None else _LOOK_S, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        if not left:
-            return
-        if stop is not None:
-            stop.check()
+    with stop.listening() if stop is not None else contextlib.nullcontext():
+        while True:
+            done, left = wait(futures, timeout=None if stop is None else _LOOK_S, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            if not left:
+                return
+            if stop is not None:
+                stop.check()
 
 
 def attend(call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

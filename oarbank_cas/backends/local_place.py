@@ -78,7 +78,9 @@ class Place:
             except UnavailableError as gone:
                 return gone
             return NotFoundError(f"{place} is not there")
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno == errno.EROFS:
+            return PermissionDeniedError(f"{place}: {error.strerror}; mount it for writing, or use another store")
+        if error.errno in (errno.EACCES, errno.EPERM):
             return PermissionDeniedError(
                 f"{place}: {error.strerror}; check the owner, group and mode of the store's files"
             )

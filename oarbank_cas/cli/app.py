@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 import os
 import signal
 import sys
@@ -106,6 +107,12 @@ class _Commands(click.Group):
             return super().invoke(ctx)
 
 
+def _a_number(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no number of seconds.", ctx, param)
+    return value
+
+
 def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     del param
     session = ctx.find_object(Session)
@@ -130,9 +137,10 @@ def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option("--cache-bytes", metavar="SIZE", help="What the cache may hold (500M, 2T).  [default: 20G]")
 @click.option(
     "--deadline-s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, min_open=True, max=1e9),
     metavar="N",
-    help="End what is not done within N seconds, with 75. Run again, most commands go on where they were.",
+    callback=_a_number,
+    help="End what is not done within N seconds, with 75. Run again, uploads and large downloads go on.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else there.")
 @click.option("-v", "--verbose", count=True, help="Say more, on stderr.")
@@ -210,11 +218,11 @@ def _run() -> int:
     return code if isinstance(code, int) else 0
 
 
-def _interrupted(signum: int, frame: object) -> NoReturn:
+def _interrupted(signum: int, frame: object) -> None:
     """Have requests that are under way left alone too: a server may say nothing for a minute."""
     del signum, frame
-    stopping.cancel()
-    raise KeyboardInterrupt
+    if not stopping.interrupt():
+        raise KeyboardInterrupt
 
 
 def _failed(message: str, kind: str, code: int, *, told: bool = False) -> int:

@@ -452,3 +452,10 @@ def test_an_empty_store_option_is_a_variable_that_is_not_set(store):
     ran = subprocess.run([*COMMAND, "--store", "", "ls"], capture_output=True, check=False, timeout=60)
     assert ran.returncode == 65
     assert b"--store: is empty" in ran.stderr
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon"])
+def test_a_deadline_is_a_number_of_seconds(spawn, value):
+    ran = spawn("--deadline-s", value, "schema", "result")
+    assert ran.code == 2
+    assert b"deadline" in ran.err

@@ -146,3 +146,18 @@ def test_a_batch_ends(at_once):
     count = len(done)
     time.sleep(0.1)
     assert len(done) == count < 10**4
+
+
+def test_an_interrupt_is_noticed_by_who_waits_for_it_and_raised_elsewhere():
+    """Torn out of its waiting a thread might keep locks that its own threads need."""
+    assert not stopping.interrupt()
+    with pytest.raises(KeyboardInterrupt), Stop():  # noqa: PT012
+        assert not stopping.interrupt()
+        stopping.check()
+    told = []
+    with pytest.raises(KeyboardInterrupt), Stop() as stop, Threads(1, "test") as pool:  # noqa: PT012
+        future = pool.submit(stopping.sleep, 60)
+        threading.Timer(0.2, lambda: told.append((stop.interrupt(), stop.interrupt()))).start()
+        stopping.result(future)
+    assert told == [(True, False)]  # who insists gets it at once
+    assert stop.interrupted

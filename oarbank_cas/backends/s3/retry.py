@@ -64,6 +64,16 @@ class Retry:
             CasError: as `failures.translate` says.
             Stopping: the work is to end.
         """
+        failed: list[failures.Failure] = []
+        try:
+            return self._run(what, where, call, failed)
+        except stopping.Stopping as end:
+            if failed:
+                tries = f"{len(failed)} {'try' if len(failed) == 1 else 'tries'}"
+                end.args = (f"{end}: {what} in {where} had failed in {tries} ({failed[-1].code})",)
+            raise
+
+    def _run(self, what: str, where: str, call: Callable[[Attempt], _T], failed: list[failures.Failure]) -> _T:
         began = self.seconds()
         attempt = Attempt()
         while True:
@@ -72,6 +82,7 @@ class Retry:
                 return stopping.attend(call, attempt)
             except failures.CLIENT_ERRORS as error:
                 failure = failures.judge(error)
+                failed.append(failure)
                 waited = self.seconds() - began
                 if not failure.again or attempt.number >= self.tries or waited >= self.deadline_s:
                     raise self._final(failure, what, where, attempt.number, waited) from None
