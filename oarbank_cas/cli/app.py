@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ import click
 
 from oarbank_cas import __version__, stopping
 from oarbank_cas.cli.session import NAME, Session, complain, error_document
+from oarbank_cas.cli.values import Seconds, Size
 from oarbank_cas.errors import CasError, StoppedError
 
 _HOMES = {
@@ -107,12 +107,6 @@ class _Commands(click.Group):
             return super().invoke(ctx)
 
 
-def _a_number(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and math.isnan(value):
-        raise click.BadParameter("nan is no number of seconds.", ctx, param)
-    return value
-
-
 def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     del param
     session = ctx.find_object(Session)
@@ -134,12 +128,11 @@ def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option("--config", metavar="FILE", help="Read this configuration file, not ./oarbank-cas.toml or the user's.")
 @click.option("--endpoint-url", metavar="URL", help="The S3 server of an s3:// store, where it is not AWS.")
 @click.option("--cache", metavar="DIR", help="A local cache for what is read. Else OARBANK_CAS_CACHE; none by default.")
-@click.option("--cache-bytes", metavar="SIZE", help="What the cache may hold (500M, 2T).  [default: 20G]")
+@click.option("--cache-bytes", type=Size(), metavar="SIZE", help="What the cache may hold (500M, 2T).  [default: 20G]")
 @click.option(
     "--deadline-s",
-    type=click.FloatRange(min=0, min_open=True, max=1e9),
+    type=Seconds(),
     metavar="N",
-    callback=_a_number,
     help="End what is not done within N seconds, with 75. Run again, uploads and large downloads go on.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout, and nothing else there.")
@@ -153,7 +146,7 @@ def cli(
     config: str | None,
     endpoint_url: str | None,
     cache: str | None,
-    cache_bytes: str | None,
+    cache_bytes: int | None,
     deadline_s: float | None,
     as_json: bool,
     verbose: int,

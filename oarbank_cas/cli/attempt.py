@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from oarbank_cas import instants
 from oarbank_cas.attempt import FORMATS, AttemptView, Declaration, DirectoryAttempt, Record, Sealed, declare, sealed
 from oarbank_cas.cli.session import Session, pass_session, whoami
+from oarbank_cas.cli.values import Moment
 from oarbank_cas.contracts.manifest import DATASET_PREFIX
 from oarbank_cas.errors import InvalidInputError, NotFoundError, UnavailableError
 
@@ -204,7 +204,7 @@ def _follow(records: Iterable[Record], offset: int, as_json: bool) -> None:
 @click.argument("directory", metavar="DIR")
 @click.option("--publish", is_flag=True, help="Keep the attempt in the store, under a pin.")
 @click.option("--pin", metavar="NAME", help="The pin's name.  [default: attempt-<digest of the dataset>]")
-@click.option("--expires", metavar="TIME", help="When the pin ends (2026-12-31).  [default: never]")
+@click.option("--expires", type=Moment(), metavar="TIME", help="When the pin ends (2026-12-31).  [default: never]")
 @click.option("--note", metavar="TEXT", help="Why it is kept, for people.")
 @click.option("--by", metavar="WHO", help="Who publishes it.  [default: user@machine]")
 @_json_option
@@ -238,11 +238,10 @@ def seal_command(
         found = sealed(path)
         _show_seal(session, found, {})
         return
-    expires_at = None if expires is None else instants.to_text(instants.from_text(expires, "--expires"))
     store = session.store()
     with session.progress("seal") as progress:
         done = store.publish_attempt(
-            path, pin, note=note or "", by=by or whoami(), expires_at=expires_at, progress=progress
+            path, pin, note=note or "", by=by or whoami(), expires_at=expires, progress=progress
         )
     more = {
         "dataset": done.dataset,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from oarbank_cas.cli.session import Session, pass_session
+from oarbank_cas.cli.values import Size
 from oarbank_cas.errors import InvalidInputError
-from oarbank_cas.sizes import parse_size, size_text
+from oarbank_cas.sizes import size_text
 
 if TYPE_CHECKING:
     from oarbank_cas.cache.cache import Cache
@@ -106,10 +107,12 @@ def _works(yes: bool) -> str:
 
 
 @cache.command()
-@click.option("--bytes", "limit", metavar="SIZE", help="Keep at most so much (500M, 20G).  [default: the budget]")
+@click.option(
+    "--bytes", "limit", type=Size(), metavar="SIZE", help="Keep at most so much (500M, 20G).  [default: the budget]"
+)
 @_json_option
 @pass_session
-def trim(session: Session, limit: str | None) -> None:
+def trim(session: Session, limit: int | None) -> None:
     """Remove what was used longest ago, and what dead processes left. What is in use stays.
 
     \b
@@ -118,7 +121,7 @@ def trim(session: Session, limit: str | None) -> None:
     """
     from oarbank_cas.cache import upkeep
 
-    _say(session, upkeep.trim(_cache(session), parse_size(limit) if limit else None))
+    _say(session, upkeep.trim(_cache(session), limit))
 
 
 @cache.command()

@@ -9,7 +9,8 @@ import click
 
 from oarbank_cas.cli.session import Session, complain, pass_session, whoami
 from oarbank_cas.cli.tables import counting, show_table
-from oarbank_cas.sizes import parse_size, size_text
+from oarbank_cas.cli.values import Size
+from oarbank_cas.sizes import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,19 +28,22 @@ def _or_none(number: type[int] | type[float]) -> Callable[[click.Context, click.
         if value is None or value.lower() == _NONE:
             return value and _NONE
         try:
-            return number(value)
-        except ValueError as error:
+            found = number(value)
+        except ValueError:
+            found = -1
+        if not 0 <= found < 10**9:
             kind = "whole number" if number is int else "number"
-            raise click.BadParameter(f"{value!r} is no {kind}, and not `{_NONE}`", ctx, param) from error
+            raise click.BadParameter(f"{value!r} is no {kind} from 0 up, and not `{_NONE}`", ctx, param)
+        return found
 
     return convert
 
 
-def _size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | str | None:
+def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
     """A size in bytes, or `none`."""
     if value is None or value.lower() == _NONE:
         return value and _NONE
-    return parse_size(value)
+    return Size().convert(value, param, ctx)
 
 
 @click.command()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oarbank_cas import instants, layout
+from oarbank_cas import layout
 from oarbank_cas.cli.session import Session, complain, pass_session, whoami
 from oarbank_cas.cli.tables import show_table
+from oarbank_cas.cli.values import Moment
 from oarbank_cas.errors import CorruptError, NotFoundError
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ def pin_document(found: Pin) -> dict[str, Any]:
 @click.argument("target", metavar="KEY | art:DIGEST | [blob:]DIGEST")
 @click.option("--class", "result_class", default="any", show_default=True, help="The result class of a key.")
 @click.option("--note", default="", metavar="TEXT", help="Why, for people.")
-@click.option("--expires", metavar="TIME", help="When it stops to keep anything (2026-12-31).  [default: never]")
+@click.option(
+    "--expires", type=Moment(), metavar="TIME", help="When it stops to keep anything (2026-12-31).  [default: never]"
+)
 @click.option("--by", metavar="WHO", help="Who pins it.  [default: user@machine]")
 @pass_session
 def pin(
@@ -51,9 +54,8 @@ def pin(
       oarbank-cas pin paper-2026 $KEY --note "figure 3"
       oarbank-cas pin reference art:$DIGEST --expires 2027-01-01
     """
-    expires_at = None if expires is None else instants.to_text(instants.from_text(expires, "--expires"))
     store = session.store()
-    made = store.pins.pin(name, target, result_class=result_class, note=note, by=by or whoami(), expires_at=expires_at)
+    made = store.pins.pin(name, target, result_class=result_class, note=note, by=by or whoami(), expires_at=expires)
     if session.as_json:
         session.document(pin_document(made))
     else:

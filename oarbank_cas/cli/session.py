@@ -86,7 +86,7 @@ class Session:
         endpoint_url: str | None = None,
         *,
         cache: str | None = None,
-        cache_bytes: str | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self._store_option = store
         self._config = config
@@ -134,7 +134,7 @@ class Session:
             return settings.cache(self._cache, self._cache_bytes, self._config)
         except InvalidInputError as error:
             # Naming the store is the way around a file that cannot be read, if nobody named that.
-            if self._config or self._cache or self._cache_bytes or not self._store_option:
+            if self._config or self._cache or self._cache_bytes is not None or not self._store_option:
                 raise
             self.note(f"no cache is used: {error}")
             return None, None

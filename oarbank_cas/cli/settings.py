@@ -128,18 +128,19 @@ def store_url(option: str | None, config: str | None) -> str:
     return option or os.environ.get(STORE_VARIABLE) or read(config).store or DEFAULT_STORE
 
 
-def cache(option: str | None, size: str | None, config: str | None) -> tuple[str | None, int | None]:
+def cache(option: str | None, size: int | None, config: str | None) -> tuple[str | None, int | None]:
     """The cache to use, and what it may hold: options, then the environment, then the configuration file; else none.
 
     An empty option or variable means none, whatever comes after it.
     """
     if option is None:
         option = os.environ.get(CACHE_VARIABLE)
-    if size is None:
-        size = os.environ.get(CACHE_BYTES_VARIABLE)
-    found = read(config) if option is None or not size else Settings()
+    said = os.environ.get(CACHE_BYTES_VARIABLE)
+    if size is None and said:
+        size = parse_size(said)
+    found = read(config) if option is None or size is None else Settings()
     path = found.cache if option is None else option or None
-    return path, parse_size(size) if size else found.cache_bytes
+    return path, size if size is not None else found.cache_bytes
 
 
 def s3_options(endpoint_url: str | None, config: str | None) -> S3Options:

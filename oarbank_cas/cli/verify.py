@@ -9,6 +9,7 @@ import click
 from oarbank_cas import instants
 from oarbank_cas.cli.session import Session, pass_session
 from oarbank_cas.cli.tables import show_table
+from oarbank_cas.cli.values import Moment
 from oarbank_cas.sizes import size_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def _percent(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @click.option("--from", "source", metavar="URL", help="With --repair: another store that may have it.")
 @click.option("--sample", callback=_percent, metavar="N%", help="Read the bytes of so many blobs only.")
 @click.option("--seed", metavar="TEXT", help="With --sample: chooses which.  [default: today's date]")
-@click.option("--since", metavar="TIME", help="Only read the bytes of blobs that came in since (2026-01-31).")
+@click.option(
+    "--since", type=Moment(), metavar="TIME", help="Only read the bytes of blobs that came in since (2026-01-31)."
+)
 @click.option("--resume", metavar="FILE", help="Keep the state there: if the run ends early, the same call goes on.")
 @click.option("--orphans", is_flag=True, help="List the blobs that nothing refers to; else they are counted.")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Threads.  [default: one a core]")

@@ -872,3 +872,27 @@ def test_a_store_opened_by_a_program_and_the_command_line_agree(run, store, work
     with Store.open(store) as opened:
         recorded, _ = opened.publish(key(), workdir, Origin("me"))
     assert run("lookup", key()).out == recorded.envelope
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--cache-bytes", "abc", "cache", "status"),
+        ("--cache-bytes", "-5", "cache", "status"),
+        ("--cache", "c", "cache", "trim", "--bytes", "much"),
+        ("gc", "--max-bytes", "abc"),
+        ("gc", "--max-bytes", "-1"),
+        ("gc", "--keep-days", "-1"),
+        ("gc", "--keep-newest", "1.5"),
+        ("gc", "--keep-days", "nan"),
+        ("pin", "name", "0" * 64, "--expires", "tomorrow"),
+        ("verify", "--since", "yesterday"),
+        ("attempt", "seal", ".", "--publish", "--expires", "soon"),
+        ("--deadline-s", "nan", "ls"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_value_of_an_option_is_a_wrong_command_line(run, arguments):
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert any(argument.encode() in ran.err for argument in (arguments[-1], arguments[1]))

@@ -84,16 +84,12 @@ def test_usage_is_2(run, store, command):
 @pytest.mark.parametrize(
     "command",
     [
-        ("gc", "--max-bytes", "lots"),
-        ("gc", "--keep-days", "-1"),
-        ("verify", "--since", "yesterday"),
         ("verify", "--resume", "oarbank-cas.txt"),
         ("copy", "--from", "{store}", "--to", "{store}", "--all"),
         ("copy", "--to", "{backup}", "nope"),
         ("purge", "nope", "--reason", "x", "--yes"),
         ("pin", "x", "nope"),
         ("pin", "No Name", key(0)),
-        ("pin", "x", key(0), "--expires", "soon"),
         ("unpin", "No Name"),
     ],
     ids=" ".join,
