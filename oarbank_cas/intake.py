@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 HELD_BYTES = 64 * 2**20
 """A file up to this size is kept in memory between hashing and writing; a larger one is read twice if it is new."""
 
+_HELD_FAR = 16 * 2**20
+"""The same for a storage from afar, where the network sets the pace and several files are under way on each core."""
+
 _STREAM_HELD = 8 * 2**20
 _WRITE = 8 * 2**20
 """Bytes of one write: each tells the system that it may begin to write back."""
@@ -81,6 +84,7 @@ class Intake:
         self._blobs = blobs
         self._is_far = backend.requests_at_once > 1
         self._stage_bytes = _SMALL if self._is_far else _STAGE_BYTES
+        self._held_bytes = min(HELD_BYTES, _HELD_FAR) if self._is_far else HELD_BYTES
         self._t0_ns = backend.now()
         self._sizes: dict[str, int] = {}
         self._pending: dict[str, Incoming] = {}
@@ -150,7 +154,7 @@ class Intake:
             size = before.st_size
             if at_most is not None and size > at_most:
                 return None
-            if size <= HELD_BYTES:
+            if size <= self._held_bytes:
                 data = self._reader.held(fd, size, source.label)
                 digest = hashlib.sha256(data).hexdigest()
             else:
