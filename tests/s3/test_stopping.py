@@ -150,7 +150,14 @@ def test_an_inner_stop_ends_with_the_outer(published):
 
 def command(site, *arguments):
     store = [sys.executable, "-m", "oarbank_cas", "--store", site.url, "--endpoint-url", site.proxy.endpoint]
-    return subprocess.Popen([*store, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*store, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A run of tests in the background may ignore interrupts, and hands that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 @pytest.mark.parametrize("after", [0, 4])
