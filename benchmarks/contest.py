@@ -20,7 +20,9 @@ Contender = Callable[[Path], float]
 def contest(
     contenders: Mapping[str, Contender], folder: Path, runs: int, *, keep: bool = False
 ) -> dict[str, list[float]]:
-    """Time the contenders in turn, A B C A B C ..., after one round that is not counted.
+    """Time the contenders in turn, A B C, B C A, ..., after one round that is not counted.
+
+    Each comes first, second and so on: whoever follows one that filled the disk is slowed by what that left behind.
 
     Args:
         contenders: name to contender.
@@ -35,7 +37,9 @@ def contest(
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     with ExitStack() as kept:
         for round_number in range(runs + 1):
-            for name, contender in contenders.items():
+            first = round_number % len(contenders)
+            turns = list(contenders.items())
+            for name, contender in turns[first:] + turns[:first]:
                 with ExitStack() as own:
                     holder = kept if keep else own
                     took = contender(Path(holder.enter_context(tempfile.TemporaryDirectory(dir=folder))))
