@@ -16,7 +16,7 @@ from oarbank_cas import intake_pool, intake_worker, layout
 from oarbank_cas.agent.workdir import Folder, LocalSource
 from oarbank_cas.backends.local import LocalBackend
 from oarbank_cas.blobs import Blobs
-from oarbank_cas.errors import CasError, InvalidInputError, StoppedError
+from oarbank_cas.errors import CasError, InvalidInputError, StoppedError, StorageIOError
 from oarbank_cas.intake import Intake
 from oarbank_cas.sources import PathSource
 from oarbank_cas.stopping import Stop
@@ -122,6 +122,31 @@ def test_what_is_there_is_not_written_again(disk, names):
     assert before.items() <= disk.stored().items()
     assert sum(blob.new for blob in blobs) == len(disk.stored()) - len(before)
     assert not any(blob.new for blob in disk.put(names))
+
+
+def test_what_is_there_is_made_durable_too(disk, names, monkeypatch):
+    """Another process may have made it visible a moment ago, and not flushed it yet."""
+    disk.put(names)
+    flushed = []
+    monkeypatch.setattr(disk.backend, "flush", flushed.extend)
+    disk.put(names)
+    assert set(flushed) == set(disk.stored())
+
+
+def test_what_fails_while_the_caller_goes_on_is_told_by_the_commit(disk, monkeypatch):
+    def full(items):
+        if items:
+            raise StorageIOError("No space left on device")
+        return []
+
+    with Intake(disk.backend, disk.blobs) as intake:
+        intake.add_bytes(b"1")
+        intake.add_bytes(b"2")
+        monkeypatch.setattr(disk.backend, "create_many", full)
+        intake.settle()
+        with pytest.raises(StorageIOError, match="No space"):
+            intake.commit()
+    assert disk.stored() == {}
 
 
 def test_a_path_that_any_program_takes(disk, names, monkeypatch):
