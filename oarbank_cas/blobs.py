@@ -23,7 +23,7 @@ from oarbank_cas.batches import in_order
 from oarbank_cas.contracts.canonical import check_digest
 from oarbank_cas.errors import CasError, ConflictError, CorruptError, NotFoundError, StorageIOError
 from oarbank_cas.presence import Presence
-from oarbank_cas.transfer import LARGE, copy_hashing, download, empty, hash_file
+from oarbank_cas.transfer import LARGE, copy_hashing, download, empty, hash_file, hash_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -365,7 +365,7 @@ class Blobs:
         with contextlib.suppress(NotFoundError):
             with self._backend.open(stat.name) as reader:
                 unchanged = reader.stat.validator == stat.validator
-                again = _hash_reader(reader)
+                again, _ = hash_reader(reader)
             if again == digest and unchanged:
                 raise StorageIOError(
                     f"blob {digest} read wrong once ({actual}) and right the next time: "
@@ -435,10 +435,3 @@ def check_replaceable(target: str) -> None:
         raise ConflictError(f"{target} is a directory: name a file")
     if not stat.S_ISREG(mode):
         raise ConflictError(f"{target} is no regular file: name one, or write to stdout and redirect that")
-
-
-def _hash_reader(reader: Reader) -> str:
-    state = hashlib.sha256()
-    while chunk := reader.read(CHUNK):
-        state.update(chunk)
-    return state.hexdigest()

@@ -105,6 +105,17 @@ def copy_hashing(reader: Reader, fd: int) -> tuple[str, int]:
     return state.hexdigest(), size
 
 
+def hash_reader(reader: Reader) -> tuple[str, int]:
+    """The digest of all that a reader gives, and how many bytes."""
+    state = hashlib.sha256()
+    size = 0
+    step = min(_CHUNK, reader.stat.size + 1)  # a buffer of a MiB for each small blob would be the most of the work
+    while chunk := reader.read(step):
+        state.update(chunk)
+        size += len(chunk)
+    return state.hexdigest(), size
+
+
 def hash_file(fd: int) -> tuple[str, int]:
     """The digest of an open file, from its beginning, and how many bytes it has."""
     os.lseek(fd, 0, os.SEEK_SET)

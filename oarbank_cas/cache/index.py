@@ -111,34 +111,33 @@ class Index:
             IndexLostError: it was damaged.
             CacheError: it cannot be used.
         """
-        if self._pid != os.getpid():
-            self._after_fork()
-        with self._lock:
+        with self._connected() as connection:
+            connection.execute("BEGIN IMMEDIATE")
             try:
-                connection = self._opened()
-                connection.execute("BEGIN IMMEDIATE")
-                try:
-                    yield connection
-                except BaseException:
-                    connection.rollback()
-                    raise
-                connection.commit()
-            except sqlite3.Error as error:
-                self._failed(error)
+                yield connection
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Look at the index, as it is at one moment; raises as `transaction`."""
+        with self._connected() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.rollback()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """This process's connection, for one thread; what SQLite finds wrong comes as the package's own errors."""
         if self._pid != os.getpid():
             self._after_fork()
         with self._lock:
             try:
-                connection = self._opened()
-                connection.execute("BEGIN")
-                try:
-                    yield connection
-                finally:
-                    connection.rollback()
+                yield self._opened()
             except sqlite3.Error as error:
                 self._failed(error)
 

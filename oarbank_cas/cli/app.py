@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from oarbank_cas import __version__, stopping
-from oarbank_cas.cli.session import NAME, Session, complain, error_document
+from oarbank_cas.cli.session import NAME, Session, complain, error_document, json_option
 from oarbank_cas.cli.values import Seconds, Size
 from oarbank_cas.errors import CasError, StoppedError
 
@@ -81,15 +81,7 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(f"oarbank_cas.cli.{home}"), cmd_name)
         assert isinstance(command, click.Command)
         if not any(param.name == "json_too" for param in command.params):
-            command.params.append(
-                click.Option(
-                    ["--json", "json_too"],
-                    is_flag=True,
-                    expose_value=False,
-                    callback=_json_too,
-                    help="The same as before the command.",
-                )
-            )
+            json_option(command)
         return command
 
     def make_context(
@@ -105,13 +97,6 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as in click
         with _noticing_unread():
             return super().invoke(ctx)
-
-
-def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    del param
-    session = ctx.find_object(Session)
-    if value and session is not None:
-        session.as_json = True
 
 
 @click.group(

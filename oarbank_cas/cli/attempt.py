@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from oarbank_cas.attempt import FORMATS, AttemptView, Declaration, DirectoryAttempt, Record, Sealed, declare, sealed
-from oarbank_cas.cli.session import Session, pass_session, whoami
+from oarbank_cas.cli.session import Session, json_option, pass_session, whoami
 from oarbank_cas.cli.values import Moment
 from oarbank_cas.contracts.manifest import DATASET_PREFIX
 from oarbank_cas.errors import InvalidInputError, NotFoundError, UnavailableError
@@ -23,18 +23,6 @@ _DEFAULT_LIMIT = 100
 @click.group()
 def attempt() -> None:
     """Declare, read and seal the artifacts of a job attempt."""
-
-
-def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    del param
-    session = ctx.find_object(Session)
-    if value and session is not None:
-        session.as_json = True
-
-
-_json_option = click.option(
-    "--json", "json_too", is_flag=True, expose_value=False, callback=_json_too, help="The same as before the command."
-)
 
 
 def _open(session: Session, target: str) -> AttemptView:
@@ -96,7 +84,7 @@ def _record_json(number: int, record: Record) -> str:
 @click.option("--format", "artifact_format", required=True, type=click.Choice(FORMATS), help="How the file is written.")
 @click.option("--task", type=int, help="The task that it belongs to.")
 @click.option("--description", default="", help="One line for people.")
-@_json_option
+@json_option
 @pass_session
 def declare_command(
     session: Session, directory: str, name: str, file: str, artifact_format: str, task: int | None, description: str
@@ -114,7 +102,7 @@ def declare_command(
 
 @attempt.command("list")
 @click.argument("target", metavar="DIR | PIN | art:DIGEST")
-@_json_option
+@json_option
 @pass_session
 def list_command(session: Session, target: str) -> None:
     """List the artifacts of an attempt; exit code 1 when problems were found."""
@@ -144,7 +132,7 @@ def _say(session: Session, problems: list[str]) -> None:
 @attempt.command("cat")
 @click.argument("target", metavar="DIR | PIN | art:DIGEST")
 @click.argument("name")
-@_json_option
+@json_option
 @pass_session
 def cat_command(session: Session, target: str, name: str) -> None:
     """Write the content of an artifact, at most 1 MiB; of a longer journal its first records."""
@@ -170,7 +158,7 @@ def cat_command(session: Session, target: str, name: str) -> None:
 @click.option("--offset", type=click.IntRange(min=0), default=0, show_default=True, help="The first record, from 0.")
 @click.option("--limit", type=click.IntRange(min=1), help="The most records: 100 unless told, without end to --follow.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records until interrupted, or until --limit.")
-@_json_option
+@json_option
 @pass_session
 def page_command(session: Session, target: str, name: str, offset: int, limit: int | None, follow: bool) -> None:
     """Write records of a records artifact, checked, one payload a line."""
@@ -207,7 +195,7 @@ def _follow(records: Iterable[Record], offset: int, as_json: bool) -> None:
 @click.option("--expires", type=Moment(), metavar="TIME", help="When the pin ends (2026-12-31).  [default: never]")
 @click.option("--note", metavar="TEXT", help="Why it is kept, for people.")
 @click.option("--by", metavar="WHO", help="Who publishes it.  [default: user@machine]")
-@_json_option
+@json_option
 @pass_session
 def seal_command(
     session: Session,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oarbank_cas.cli.session import Session, pass_session
+from oarbank_cas.cli.session import Session, json_option, pass_session
 from oarbank_cas.cli.values import Size
 from oarbank_cas.errors import InvalidInputError
 from oarbank_cas.sizes import size_text
@@ -23,18 +23,6 @@ def cache() -> None:
     """Look after this machine's cache: the one that --cache or OARBANK_CAS_CACHE names."""
 
 
-def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    del param
-    session = ctx.find_object(Session)
-    if value and session is not None:
-        session.as_json = True
-
-
-_json_option = click.option(
-    "--json", "json_too", is_flag=True, expose_value=False, callback=_json_too, help="The same as before the command."
-)
-
-
 def _cache(session: Session) -> Cache:
     found = session.cache()
     if found is None:
@@ -44,7 +32,7 @@ def _cache(session: Session) -> Cache:
 
 @cache.command()
 @click.option("--workdir", default=".", show_default=True, metavar="W", help="Try what works from the cache to W.")
-@_json_option
+@json_option
 @pass_session
 def status(session: Session, workdir: str) -> None:
     """Say what the cache holds, and how files get from it to a work directory.
@@ -110,7 +98,7 @@ def _works(yes: bool) -> str:
 @click.option(
     "--bytes", "limit", type=Size(), metavar="SIZE", help="Keep at most so much (500M, 20G).  [default: the budget]"
 )
-@_json_option
+@json_option
 @pass_session
 def trim(session: Session, limit: int | None) -> None:
     """Remove what was used longest ago, and what dead processes left. What is in use stays.
@@ -125,7 +113,7 @@ def trim(session: Session, limit: int | None) -> None:
 
 
 @cache.command()
-@_json_option
+@json_option
 @pass_session
 def clear(session: Session) -> None:
     """Remove every blob that is not in use.
@@ -157,7 +145,7 @@ def _say(session: Session, freed: Freed) -> None:
 
 
 @cache.command()
-@_json_option
+@json_option
 @pass_session
 def verify(session: Session) -> int:
     """Hash every blob in the cache, and drop what is wrong. Exit code 1 if anything was.

@@ -190,6 +190,19 @@ pass_session = click.make_pass_decorator(Session)
 """Gives a command the `Session` as its first argument."""
 
 
+def _json_too(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    session = ctx.find_object(Session)
+    if value and session is not None:
+        session.as_json = True
+
+
+json_option = click.option(
+    "--json", "json_too", is_flag=True, expose_value=False, callback=_json_too, help="The same as before the command."
+)
+"""Lets a command take `--json` too, as it may stand before the command."""
+
+
 def whoami() -> str:
     """`user@machine`, for entries and tombstones where nobody said who."""
     try:

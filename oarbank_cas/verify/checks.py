@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 from oarbank_cas import entry as codec
 from oarbank_cas import layout
 from oarbank_cas import pins as pin_codec
-from oarbank_cas.blobs import CHUNK
 from oarbank_cas.contracts.canonical import digest_of
 from oarbank_cas.contracts.manifest import dataset_id, manifest_bytes, parse_dataset
 from oarbank_cas.contracts.references import artifact_files
@@ -25,10 +23,11 @@ from oarbank_cas.errors import (
     UnavailableError,
 )
 from oarbank_cas.gc.facts import UNKNOWN_SIZE, Facts, Ref, facts_of, read_manifest
+from oarbank_cas.transfer import hash_reader
 from oarbank_cas.verify.report import Problem
 
 if TYPE_CHECKING:
-    from oarbank_cas.backends.base import Backend, ObjectStat, Reader
+    from oarbank_cas.backends.base import Backend, ObjectStat
     from oarbank_cas.blobs import Blobs
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.pins import Pin
@@ -66,7 +65,7 @@ def check_bytes(backend: Backend, name: str, digest: str) -> Bytes:
     try:
         with backend.open(name) as reader:
             stat = reader.stat
-            actual, size = _hash(reader)
+            actual, size = hash_reader(reader)
     except NotFoundError:
         return Bytes(0, there=False)  # gc moved it: it is met again among the fossils, or was not needed
     except UnavailableError:
@@ -86,7 +85,7 @@ def check_bytes(backend: Backend, name: str, digest: str) -> Bytes:
 def _look_again(backend: Backend, stat: ObjectStat, digest: str, actual: str) -> Problem | None:
     try:
         with backend.open(stat.name) as reader:
-            again, _ = _hash(reader)
+            again, _ = hash_reader(reader)
     except NotFoundError:
         return None
     if again == digest:
@@ -120,7 +119,7 @@ def set_aside(backend: Backend, blobs: Blobs, found: Problem) -> Problem:
     try:
         with backend.open(found.name) as reader:
             stat = reader.stat
-            actual, _ = _hash(reader)
+            actual, _ = hash_reader(reader)
         if actual != digest:
             blobs.condemn_damaged(digest, stat, actual)
     except UnavailableError:
@@ -136,16 +135,6 @@ def set_aside(backend: Backend, blobs: Blobs, found: Problem) -> Problem:
     if blobs.was_set_aside(digest):
         return replace(found, detail=f"{told}set aside in {layout.DAMAGED}", aside=True)
     return replace(found, detail=f"{told}then it was gone")
-
-
-def _hash(reader: Reader) -> tuple[str, int]:
-    state = hashlib.sha256()
-    size = 0
-    step = min(CHUNK, reader.stat.size + 1)
-    while chunk := reader.read(step):
-        state.update(chunk)
-        size += len(chunk)
-    return state.hexdigest(), size
 
 
 def check_entry(blobs: Blobs, stat: ObjectStat, data: bytes) -> tuple[Facts | None, Problem | None]:
