@@ -19,7 +19,7 @@ slack, D the life of a delete, tm the store's time before a run's first listing.
 11. Reviving copies, and keeps the fossil.
 12. A fossil is purged only when it is old by the store's clock, and old by gc's clocks since a completed run saw it,
     and unreached (`may_purge`).
-13. Of a reached blob the fossils go only when the blob itself stands, and is old (`may_purge`).
+13. Where the blob itself stands, its fossils go only when it is old, and then also those of a reached one (`may_purge`).
 14. A reader looks for the blob, then for its fossils, and again where that took longer than S (`Blobs`).
 15. S never shrinks; a new epoch waits for the word that all roots are there (`roots_are_known`).
 """
@@ -147,7 +147,10 @@ def may_purge(
         return False
     if seen_for_ns is None or seen_for_ns <= spans.settled_ns:
         return False
-    return not reached or is_old(blob_time_ns, tm_ns, spans)
+    if blob_time_ns is None:
+        return not reached
+    # Also where nothing reaches it now: a reader of an entry that was replaced may be between its two looks.
+    return is_old(blob_time_ns, tm_ns, spans)
 
 
 def tombstone_may_go(time_ns: int, tm_ns: int, keep_ns: int, *, pinned: bool, spans: Spans) -> bool:

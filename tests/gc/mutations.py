@@ -146,8 +146,16 @@ def _rule_13_gone(*, age_start_ns, seen_for_ns, reached, blob_time_ns, tm_ns, sp
     return old and seen_for_ns is not None and seen_for_ns > spans.settled_ns
 
 
+def _rule_13_for_the_reached_only(*, age_start_ns, seen_for_ns, reached, blob_time_ns, tm_ns, spans):
+    old = rules.is_old(age_start_ns, tm_ns, spans)
+    seen = seen_for_ns is not None and seen_for_ns > spans.settled_ns
+    return old and seen and (not reached or rules.is_old(blob_time_ns, tm_ns, spans))
+
+
 def _unseen_is_fine(*, age_start_ns, seen_for_ns, reached, blob_time_ns, tm_ns, spans):
-    return rules.is_old(age_start_ns, tm_ns, spans) and (not reached or rules.is_old(blob_time_ns, tm_ns, spans))
+    if blob_time_ns is None:
+        return rules.is_old(age_start_ns, tm_ns, spans) and not reached
+    return rules.is_old(age_start_ns, tm_ns, spans) and rules.is_old(blob_time_ns, tm_ns, spans)
 
 
 def _reach_does_not_matter(*, age_start_ns, seen_for_ns, reached, blob_time_ns, tm_ns, spans):
@@ -349,6 +357,15 @@ MUTATIONS = {
         "entry on old fossil",
         True,
         seed=6,
+    ),
+    "an unreached blob's fossils go at once": Mutation(
+        13,
+        "a fossil goes when its blob was brought back a moment ago, for readers of what has been replaced since",
+        ((rules, "may_purge", _rule_13_for_the_reached_only),),
+        "invalidate and record",
+        "entry on old fossil",
+        True,
+        seed=112602,
     ),
     "one look is enough": Mutation(
         14,
