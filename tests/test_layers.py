@@ -27,7 +27,7 @@ LAYERS = [
     {"gc", "agent"},
     {"rooms", "purge", "grants", "copying", "stats", "stats_page", "verify"},
     {"attempt"},
-    {"opening"},
+    {"opening", "settings"},
     {"store", "doctor"},
     {"aio"},
     {"cli"},

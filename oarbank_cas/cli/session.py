@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from oarbank_cas.cli import settings
+from oarbank_cas import settings
 from oarbank_cas.errors import CasError, InvalidInputError, PermissionDeniedError
 
 if TYPE_CHECKING:

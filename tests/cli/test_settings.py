@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 from agent_kit import digest, key, tree, write_files
 
-from oarbank_cas import Store
-from oarbank_cas.cli import settings
+from oarbank_cas import Store, settings
 
 
 @pytest.fixture

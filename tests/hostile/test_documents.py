@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from oarbank_cas import CasError, CorruptError, InvalidInputError, UnsupportedError, job_key
 from oarbank_cas import descriptor as descriptors
 from oarbank_cas import entry as codec
-from oarbank_cas.cli import settings as cli_settings
+from oarbank_cas import settings as found_settings
 from oarbank_cas.contracts.canonical import canonical_json, parse_json
 from oarbank_cas.contracts.keys import parse_key
 
@@ -326,7 +326,7 @@ def test_a_configuration(tmp_path, data):
     path = tmp_path / "config.toml"
     path.write_bytes(data)
     try:
-        found = cli_settings.read(str(path))
+        found = found_settings.read(str(path))
     except InvalidInputError as error:
         told(error, str(path))
     else:

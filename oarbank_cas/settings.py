@@ -1,4 +1,4 @@
-"""Where the command line finds its store: option, environment, configuration file, or the folder it stands in."""
+"""Where a store is found that nobody names in full: an option, the environment, a configuration file, or here."""
 
 from __future__ import annotations
 
