@@ -1,8 +1,8 @@
 """Pages of the documentation as programs: their blocks of commands, run in order, and what the pages say they print.
 
 A fence `sh` is run by bash, a fence `python` by Python; a fence `text` right after one is what both streams say. In it
-`...` stands for anything within a line. Whatever is indented instead of fenced is for readers only. `/tmp/` in a page is
-the folder that the test gives.
+`...` stands for anything within a line. Whatever is indented instead of fenced is for readers only. `/tmp/` in a page
+is the folder that the test gives.
 """
 
 from __future__ import annotations
