@@ -173,7 +173,13 @@ class _Run:
             self._act(report, tm_ns, moment, note)
 
     def _moments(self) -> tuple[Moment, int]:
-        """One moment by gc's clocks and by the store's; again where something held this process up between them."""
+        """One moment by gc's clocks and by the store's; again where something held this process up between them.
+
+        The next run compares its clocks with these: two that were not read together would look like a jump.
+
+        Raises:
+            UnavailableError: something held it up every time.
+        """
         if self._options.dry_run:
             moment = self._around.moment()
             return moment, moment.wall_ns
@@ -181,8 +187,11 @@ class _Run:
             moment = self._around.moment()
             tm_ns = self._backend.now()
             if self._around.moment().since(moment) < rules.JUMP_SLACK_S * 10**9 // 10:
-                break
-        return moment, tm_ns
+                return moment, tm_ns
+        raise UnavailableError(
+            f"the store's clock was answered late, {_TRIES} times: the storage or this machine is too slow just now; "
+            "run gc again"
+        )
 
     def _read_descriptor(self) -> None:
         """Rule 15: spans are the larger of what was known and what stands."""

@@ -19,7 +19,7 @@ slack, D the life of a delete, tm the store's time before a run's first listing.
 11. Reviving copies, and keeps the fossil.
 12. A fossil is purged only when it is old by the store's clock, and old by gc's clocks since a completed run saw it,
     and unreached (`may_purge`).
-13. Where the blob itself stands, its fossils go only when it is old, and then also those of a reached one (`may_purge`).
+13. Where the blob itself stands, its fossils go only when it is old, and then a reached one's too (`may_purge`).
 14. A reader looks for the blob, then for its fossils, and again where that took longer than S (`Blobs`).
 15. S never shrinks; a new epoch waits for the word that all roots are there (`roots_are_known`).
 """

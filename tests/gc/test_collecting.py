@@ -271,6 +271,18 @@ class TestDoubt:
         bench.world.now -= 5 * DAY
         self.refuses(bench, "clock", 69)
 
+    @pytest.mark.parametrize("late", [1, 4, 5])
+    def test_a_clock_that_is_answered_late(self, bench, late):
+        """Two clocks that were not read together are not kept, for the next run to take them for a jump."""
+        self.ready(bench)
+        slow = Failing(_SlowClock(bench, late), "listing", "-", None)
+        if late == 5:
+            self.refuses(bench, "the storage", 69, slow)
+        else:
+            assert bench.gc(backend=slow).exit_code == 0
+        bench.later(30)
+        assert bench.gc().exit_code == 0
+
 
 class _Listing:
     def __init__(self, backend, listing):
@@ -279,6 +291,20 @@ class _Listing:
 
     def __getattr__(self, name):
         return getattr(self._backend, name)
+
+
+class _SlowClock(_Listing):
+    """The storage, when its first answers about the time come minutes late."""
+
+    def __init__(self, bench, late):
+        super().__init__(bench.backend, bench.backend.listing)
+        self._world, self._late = bench.world, late
+
+    def now(self):
+        if self._late > 0:
+            self._late -= 1
+            self._world.now += 170 * S
+        return self._backend.now()
 
 
 class TestGuards:
