@@ -29,7 +29,7 @@ LAYERS = [
     {"attempt"},
     {"opening", "settings"},
     {"store", "doctor"},
-    {"aio"},
+    {"aio", "filesystem"},
     {"cli"},
     {"__main__", "__init__"},
 ]

@@ -107,6 +107,18 @@ class CachedBlobs(Blobs):
             with self.straight.open(digest) as reader:
                 return reader.readall() or b""
 
+    def read_range(self, digest: str, start: int, length: int) -> bytes:
+        """See `Blobs.read_range`. Out of the cache, into which the whole blob comes first, they are verified bytes."""
+        fd = self._open_cached(digest)
+        if fd is not None:
+            with contextlib.suppress(OSError), os.fdopen(fd, "rb") as file:
+                before = os.fstat(fd)
+                file.seek(start)
+                data = file.read(length)
+                if _unchanged(before, os.fstat(fd)):
+                    return data
+        return self.straight.read_range(digest, start, length)
+
     def copy_to(self, digest: str, fd: int, label: str, *, resume: bool = False) -> int:
         """See `Blobs.copy_to`. Bytes that were verified on their way into the cache are not again."""
         source = self._open_cached(digest)
@@ -134,12 +146,7 @@ class CachedBlobs(Blobs):
             if error.errno in FULL:
                 raise StorageIOError(f"{label}: {error.strerror}; free some space and run this again") from error
             return None
-        after = os.fstat(source)
-        if (after.st_mtime_ns, after.st_ctime_ns, after.st_size) != (
-            before.st_mtime_ns,
-            before.st_ctime_ns,
-            before.st_size,
-        ):
+        if not _unchanged(before, os.fstat(source)):
             # Written, or only linked, while it was copied.
             return before.st_size if hash_file(fd)[0] == digest else None
         return before.st_size
@@ -171,6 +178,14 @@ class CachedBlobs(Blobs):
         raise _SpoiltError(
             f"the cached copy of blob {digest} was changed while it was read, and is dropped: run this again"
         )
+
+
+def _unchanged(before: os.stat_result, after: os.stat_result) -> bool:
+    return (after.st_mtime_ns, after.st_ctime_ns, after.st_size) == (
+        before.st_mtime_ns,
+        before.st_ctime_ns,
+        before.st_size,
+    )
 
 
 class _SpoiltError(StorageIOError):
