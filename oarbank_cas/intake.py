@@ -17,6 +17,7 @@ from oarbank_cas.absent import present
 from oarbank_cas.batches import in_order
 from oarbank_cas.blobs import CHUNK, Blob
 from oarbank_cas.errors import InvalidInputError, StorageIOError
+from oarbank_cas.pending import Pending
 from oarbank_cas.progress import steps
 from oarbank_cas.sources import FileReader, changed, check_unchanged, read_into, size_of
 
@@ -40,10 +41,6 @@ _HELD_FAR = 16 * 2**20
 _STREAM_HELD = 8 * 2**20
 _WRITE = 8 * 2**20
 """Bytes of one write: each tells the system that it may begin to write back."""
-
-_STAGE_BYTES = 256 * 2**20
-_STAGE_FILES = 5000
-"""A batch that has so much uncommitted commits it."""
 
 _SMALL = 256 * 1024
 """Bytes up to which a file is put at once, without a thread of its own."""
@@ -83,21 +80,21 @@ class Intake:
         self._backend = backend
         self._blobs = blobs
         self._is_far = backend.requests_at_once > 1
-        self._stage_bytes = _SMALL if self._is_far else _STAGE_BYTES
         self._held_bytes = min(HELD_BYTES, _HELD_FAR) if self._is_far else HELD_BYTES
         self._t0_ns = backend.now()
         self._sizes: dict[str, int] = {}
-        self._pending: dict[str, Incoming] = {}
-        self._pending_bytes = 0
+        self._pending = Pending(backend)
         self._found: set[str] = set()
         self._lock = threading.Lock()
         self._reader = FileReader()
-        self._settling: tuple[stopping.Threads, Future[None]] | None = None
+        self._helpers: intake_pool.IntakePool | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._helpers is not None and kind is not None and issubclass(kind, intake_pool.AT_ONCE):
+            self._helpers.kill()  # one that is stuck would hold up the committing thread
         self.discard()
 
     def add_bytes(self, data: bytes) -> Blob:
@@ -240,35 +237,71 @@ class Intake:
             for incoming in coming.values():
                 incoming.discard()
             raise
-        self._create(coming)
+        self._pending.create(coming)
         for digest, (data, indices) in window.items():
             for index in indices:
                 done(index, Blob(digest, len(data), new=digest in coming and index == indices[0]))
 
+    def expect(self, folder: int | None, count: int) -> None:
+        """Prepare for about so many files of one folder; harmless where fewer come, or others.
+
+        Args:
+            folder: its descriptor, which stays open until this intake ends.
+            count: how many.
+        """
+        if count >= intake_pool.FEWEST and folder is not None:
+            self._call_helpers({folder})
+
+    def _call_helpers(self, tops: set[int]) -> intake_pool.IntakePool | None:
+        """Other processes that take small files, where that pays."""
+        if self._helpers is not None and self._helpers.tops >= tops:
+            return self._helpers
+        workshop = self._backend.workshop() if intake_pool.is_possible() else None
+        if workshop is None:
+            return None
+        self._dismiss_helpers()
+        self._helpers = intake_pool.IntakePool(workshop.root + layout.BLOBS, workshop.scratch, _SMALL, tops)
+        self._pending.namer = self._helpers.name
+        return self._helpers
+
+    def _dismiss_helpers(self) -> None:
+        if self._helpers is not None:
+            self._pending.wait()
+            self._pending.namer = None
+            self._helpers.close()
+            self._helpers = None
+
     def _take_elsewhere(self, sources: Sequence[PlacedSource], done: Callable[[int, Blob], None]) -> Sequence[int]:
         """Have other processes take small files, where that pays; the indices of those that they did not take."""
         everything = range(len(sources))
-        if len(sources) < intake_pool.FEWEST or not intake_pool.is_possible():
+        if len(sources) < intake_pool.FEWEST:
             return everything
-        workshop = self._backend.workshop()
-        if workshop is None:
+        helpers = self._call_helpers({top for top, _ in (source.place() for source in sources) if top is not None})
+        if helpers is None:
             return everything
 
-        def use(index: int, taken: Taken) -> None:
-            digest, size, path = taken
-            if path:
-                done(index, self._take(digest, self._backend.adopt(path, size)))
-                return
+        def use(taken: Sequence[tuple[int, Taken]]) -> None:
+            coming: dict[str, Incoming] = {}
+            twice: list[Incoming] = []
+            new = set()
             with self._lock:
-                if digest not in self._sizes:
+                for index, (digest, size, path) in taken:
+                    known = digest in self._sizes
                     self._sizes[digest] = size
-                    self._found.add(digest)
-            done(index, Blob(digest, size))
+                    if path and known:
+                        twice.append(self._backend.adopt(path, size))
+                    elif path:
+                        coming[digest] = self._backend.adopt(path, size)
+                        new.add(index)
+                    elif not known:
+                        self._found.add(digest)
+            for incoming in twice:
+                incoming.discard()
+            self._pending.add(coming)
+            for index, (digest, size, _) in taken:
+                done(index, Blob(digest, size, new=index in new))
 
-        tops = {top for top, _ in (source.place() for source in sources) if top is not None}
-        blobs = workshop.root + layout.BLOBS
-        with intake_pool.IntakePool(blobs, workshop.scratch, _SMALL, sorted(tops)) as pool:
-            return pool.take(sources, use)
+        return helpers.take(sources, use)
 
     def require(self, sizes: Mapping[str, int]) -> list[str]:
         """Rely on blobs that must be there already, in this batch or in the store. A condemned one is brought back.
@@ -309,64 +342,28 @@ class Intake:
 
     def settle(self) -> None:
         """Begin to make what was added so far visible and durable, while the caller goes on; `commit` waits for it."""
-        if self._backend.group_commit and len(self._pending) > 1 and self._settling is None:
-            thread = stopping.Threads(1, "settle")
-            self._settling = thread, thread.submit(self._commit_pending)
-
-    def _settled(self) -> Future[None] | None:
-        """What became of it, once it is done."""
-        if self._settling is None:
-            return None
-        (thread, future), self._settling = self._settling, None
-        thread.shutdown(wait=True)
-        return future
+        self._pending.settle()
 
     def commit(self) -> Hold:
         """Make everything added visible and durable.
 
         Returns:
             The right to rely on every blob added, found ones too.
+
+        Raises:
+            StorageIOError: something could not be committed.
         """
-        settled = self._settled()
-        if settled is not None:
-            settled.result()
-        self._commit_pending()
+        self._pending.commit()
+        self._dismiss_helpers()
         self._backend.flush([layout.blob(digest) for digest in self._found])
         return Hold(self._t0_ns, dict(self._sizes))
 
-    def _commit_pending(self) -> None:
-        with self._lock:
-            pending, self._pending = self._pending, {}
-            self._pending_bytes = 0
-        self._create(pending)
-
-    def _create(self, pending: Mapping[str, Incoming]) -> None:
-        items = [(layout.blob(digest), incoming) for digest, incoming in pending.items()]
-        try:
-            made = self._backend.create_many(items)
-            self._check_standing([digest for digest, created in zip(pending, made, strict=True) if not created])
-        finally:
-            for _, incoming in items:
-                incoming.discard()
-
-    def _check_standing(self, digests: Sequence[str]) -> None:
-        """Look at blobs that another brought in first: damaged ones of another size are none."""
-        for digest in digests:
-            found = self._backend.stat(layout.blob(digest))
-            if found is None or found.size != self._sizes[digest]:
-                raise StorageIOError(
-                    f"blob {digest} cannot be stored: "
-                    + ("it was taken away at once" if found is None else f"{found.name} has {found.size} bytes")
-                    + "; run this again, and `oarbank-cas verify` if it persists"
-                )
-
     def discard(self) -> None:
         """Throw away what was added and not committed."""
-        self._settled()
-        with self._lock:
-            pending, self._pending = self._pending, {}
-        for incoming in pending.values():
-            incoming.discard()
+        self._pending.discard()
+        if self._helpers is not None:
+            self._helpers.close()
+            self._helpers = None
 
     # -- one blob's way in
 
@@ -406,18 +403,12 @@ class Intake:
             incoming.discard()
             raise
         with self._lock:
-            if digest not in self._sizes:
-                self._sizes[digest] = incoming.size
-                self._pending[digest] = incoming
-                self._pending_bytes += incoming.size
-                stage_is_full = self._pending_bytes >= self._stage_bytes or len(self._pending) >= _STAGE_FILES
-                taken = True
-            else:
-                taken = stage_is_full = False
-        if not taken:
+            taken = digest not in self._sizes
+            self._sizes[digest] = incoming.size
+        if taken:
+            self._pending.add({digest: incoming})
+        else:
             incoming.discard()
-        elif stage_is_full:
-            self._commit_pending()
         return Blob(digest, incoming.size, new=taken)
 
     def _copy(self, fd: int, before: os.stat_result, digest: str, label: str) -> Blob:

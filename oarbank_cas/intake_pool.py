@@ -1,4 +1,4 @@
-"""Many small files on all cores: other processes read, hash and write them, since the interpreter is most of the work.
+"""Many small files on all cores: other processes read, hash, write and name them: the interpreter is most of the work.
 
 Threads of one interpreter take turns; for a file of a few KiB a turn costs more than the file. A process that cannot be
 started, or dies, is no error: its files are the caller's to put.
@@ -12,16 +12,16 @@ import select
 import subprocess
 import sys
 import threading
-from collections import deque
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, cast
 
 from oarbank_cas import intake_worker, stopping
+from oarbank_cas.intake_worker import NAME, TAKE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from typing import IO
 
-    from oarbank_cas.intake_worker import Taken
+    from oarbank_cas.intake_worker import Answers, Taken
     from oarbank_cas.sources import PlacedSource
 
 FEWEST = 1000
@@ -30,7 +30,7 @@ FEWEST = 1000
 _BATCH = 200
 _MOST_WORKERS = 8
 _LOOK_S = 0.1
-_AT_ONCE = (stopping.Stopping, KeyboardInterrupt)
+AT_ONCE = (stopping.Stopping, KeyboardInterrupt)
 """After these nobody waits for what is under way."""
 _PATIENCE_S = 5.0
 
@@ -46,7 +46,7 @@ def is_possible() -> bool:
 
 
 class IntakePool:
-    """Processes that take small files into one store's temporaries. Leaving it as a context manager ends them.
+    """Processes that take small files into one store's temporaries, until `close`.
 
     Args:
         blobs: see `Worker`.
@@ -55,8 +55,11 @@ class IntakePool:
         tops: descriptors of the directories that the files are in.
     """
 
-    def __init__(self, blobs: str, scratch: str, most: int, tops: Sequence[int]) -> None:
+    def __init__(self, blobs: str, scratch: str, most: int, tops: Collection[int]) -> None:
+        self.tops = frozenset(tops)
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._locks: list[threading.Lock] = []
+        self._killed = False
         for number in range(min(len(os.sched_getaffinity(0)), _MOST_WORKERS)):
             with contextlib.suppress(OSError):
                 process = subprocess.Popen(
@@ -64,20 +67,16 @@ class IntakePool:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.DEVNULL,
-                    pass_fds=tops,
+                    pass_fds=sorted(tops),
                     start_new_session=True,  # an interrupt is the caller's; these end with their input
                 )
                 self._processes.append(process)
+                self._locks.append(threading.Lock())
                 assert process.stdin is not None
                 intake_worker.send(process.stdin, (blobs, f"{scratch}-{number}-", most))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        at_once = kind is not None and issubclass(kind, _AT_ONCE)
-        if at_once:
-            self._kill()
+    def close(self) -> None:
+        """End the processes. Nobody asks them any more by now."""
         for process in self._processes:
             for stream in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
@@ -85,18 +84,20 @@ class IntakePool:
                     stream.close()
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel, on a disk that is gone
-                process.wait(_PATIENCE_S if at_once else None)
+                process.wait(_PATIENCE_S if self._killed else None)
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End the processes, whatever they are at. Who waits for an answer gets none."""
+        self._killed = True
         for process in self._processes:
             process.kill()
 
-    def take(self, sources: Sequence[PlacedSource], use: Callable[[int, Taken], None]) -> list[int]:
+    def take(self, sources: Sequence[PlacedSource], use: Callable[[Sequence[tuple[int, Taken]]], None]) -> list[int]:
         """Take these files, as far as that goes.
 
         Args:
             sources: the files.
-            use: called from several threads with a file's index and what became of it.
+            use: called from several threads with files' indices and what became of them; it owns their temporaries.
 
         Returns:
             The indices of files that the caller must put, in order.
@@ -104,52 +105,77 @@ class IntakePool:
         left: list[int] = []
         batches = _Batches(len(sources))
 
-        def drive(process: subprocess.Popen[bytes]) -> None:
-            assert process.stdin is not None
-            assert process.stdout is not None
+        def drive(number: int) -> None:
             for batch in batches:
-                try:
-                    intake_worker.send(process.stdin, [sources[index].place() for index in batch])
-                    _await(process.stdout)
-                    answers = intake_worker.receive(process.stdout)
-                except (OSError, EOFError):
+                answers = self._ask(number, TAKE, [sources[index].place() for index in batch])
+                if answers is None:
                     left.extend(batch)
                     return
-                waiting = deque(zip(batch, answers, strict=True))  # type: ignore[call-overload]
-                try:
-                    while waiting:
-                        index, taken = waiting.popleft()
-                        if taken is None:
-                            left.append(index)
-                        else:
-                            use(index, taken)
-                finally:
-                    _remove([taken[2] for _, taken in waiting if taken is not None])
+                found = list(zip(batch, cast("list[Taken | None]", answers), strict=True))
+                left.extend([index for index, taken in found if taken is None])
+                use([(index, taken) for index, taken in found if taken is not None])
 
         with stopping.Threads(len(self._processes) or 1, "intake") as pool:
-            drivers = [pool.submit(drive, process) for process in self._processes]
+            drivers = [pool.submit(drive, number) for number in range(len(self._processes))]
             try:
-                stopping.results(drivers)
-            except BaseException as error:
+                with self._killing_on_stop():
+                    stopping.results(drivers)
+            except BaseException:
                 batches.stop()
-                if isinstance(error, _AT_ONCE):
-                    self._kill()  # one that is stuck would never answer
                 raise
         for batch in batches:  # nobody was left to take them
             left.extend(batch)
         return sorted(left)
+
+    def name(self, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Give temporaries their names; see `Namer`. A process that is taking files ends its batch first."""
+        count = len(self._processes)
+        if not count:
+            return [None] * len(pairs)
+        parts: list[list[int]] = [[] for _ in range(count)]
+        for index, (temporary, _) in enumerate(pairs):
+            parts[int(temporary.rsplit("-", 2)[1])].append(index)  # its maker's number, as `scratch` says
+        answers: list[bool | None] = [None] * len(pairs)
+        with stopping.Threads(count, "name") as pool:
+            asked = [
+                pool.submit(self._ask, number, NAME, [pairs[index] for index in part])
+                for number, part in enumerate(parts)
+            ]
+            with self._killing_on_stop():
+                stopping.results(asked)
+            for number, future in enumerate(asked):
+                found = future.result()
+                for index, answer in zip(parts[number], found or [], strict=False):
+                    answers[index] = cast("bool | None", answer)
+        return answers
+
+    @contextlib.contextmanager
+    def _killing_on_stop(self) -> Iterator[None]:
+        """Where the work is to end at once: a process that is stuck would never answer, nor read what it is asked."""
+        try:
+            yield
+        except AT_ONCE:
+            self.kill()
+            raise
+
+    def _ask(self, number: int, verb: str, items: list[Any]) -> Answers | None:
+        """Have a process do something; None where it is no more."""
+        process = self._processes[number]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with self._locks[number]:
+            try:
+                intake_worker.send(process.stdin, (verb, items))
+                _await(process.stdout)
+                return cast("Answers", intake_worker.receive(process.stdout))
+            except (OSError, EOFError):
+                return None
 
 
 def _await(answers: IO[bytes]) -> None:
     """Wait for an answer, or for the end of the work."""
     while not select.select([answers], [], [], _LOOK_S)[0]:
         stopping.check()
-
-
-def _remove(temporaries: Sequence[str]) -> None:
-    for path in filter(None, temporaries):
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 class _Batches:

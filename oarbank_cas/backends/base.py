@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Self
 from oarbank_cas.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
 
@@ -84,6 +84,12 @@ class Workshop:
 
     root: str
     scratch: str
+
+
+if TYPE_CHECKING:
+    Namer = Callable[[Sequence[tuple[str, str]]], Sequence[bool | None]]
+    """Gives temporaries of a workshop their names: paths from and to. For each whether it did; False says that the name
+    stands, None that the asker is to try it."""
 
 
 class Reader(ABC):
@@ -205,8 +211,14 @@ class Backend(ABC):
             discarded, and what stands is made durable as `flush` does).
         """
 
-    def create_many(self, items: Sequence[tuple[str, Incoming]]) -> list[bool]:
-        """Like `commit`, where no more is asked than whether each was created. A stat costs some storages a request."""
+    def create_many(self, items: Sequence[tuple[str, Incoming]], namer: Namer | None = None) -> list[bool]:
+        """Like `commit`, where no more is asked than whether each was created. A stat costs some storages a request.
+
+        Args:
+            items: see `commit`.
+            namer: may give those that were adopted their names, with other processes' time.
+        """
+        del namer
         return [stat is not None for stat in self.commit(items)]
 
     @abstractmethod

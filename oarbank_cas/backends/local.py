@@ -33,6 +33,8 @@ from oarbank_cas.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from oarbank_cas.backends.base import Namer
+
 
 class LocalBackend(Backend):
     """A directory.
@@ -164,9 +166,9 @@ class LocalBackend(Backend):
         """See `Backend.commit`."""
         return local_create.create_all(self._place, _local(items), local_create.create_told)
 
-    def create_many(self, items: Sequence[tuple[str, Incoming]]) -> list[bool]:
+    def create_many(self, items: Sequence[tuple[str, Incoming]], namer: Namer | None = None) -> list[bool]:
         """See `Backend.create_many`."""
-        return local_create.create_all(self._place, _local(items), local_create.create)
+        return local_create.create_all(self._place, _local(items), local_create.create, namer)
 
     def replace(self, name: str, incoming: Incoming, expected: str) -> ObjectStat | None:
         """See `Backend.replace`."""

@@ -16,6 +16,7 @@ from oarbank_cas.errors import StorageIOError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from oarbank_cas.backends.base import Namer
     from oarbank_cas.backends.local_files import LocalIncoming
     from oarbank_cas.backends.local_place import Place
 
@@ -26,6 +27,7 @@ def create_all(
     place: Place,
     pieces: Sequence[tuple[str, LocalIncoming]],
     create_one: Callable[[Place, str, LocalIncoming, set[str]], _T],
+    namer: Namer | None = None,
 ) -> list[_T]:
     """Create each name from its bytes, if it is absent; durable on return.
 
@@ -33,6 +35,7 @@ def create_all(
         place: the store's directory.
         pieces: object names and their bytes, which are gone afterwards one way or the other.
         create_one: `create`, or `create_told` where more is to be known.
+        namer: see `Backend.create_many`; with `create` only.
     """
     if not pieces:
         return []
@@ -40,6 +43,8 @@ def create_all(
         place.check_there()
         flush_bytes(place, [piece for _, piece in pieces])
         changed: set[str] = set()
+        if namer is not None:
+            _name_elsewhere(place, pieces, changed, namer)
         made = [create_one(place, name, piece, changed) for name, piece in pieces]
         place.flush_names({found for directory in changed for found in place.not_yet_durable(directory)})
     except OSError as error:
@@ -50,11 +55,31 @@ def create_all(
     return made
 
 
+def _name_elsewhere(place: Place, pieces: Sequence[tuple[str, LocalIncoming]], changed: set[str], namer: Namer) -> None:
+    """Have others give names to what other processes wrote. `create` does the rest, and tells what stands already."""
+    adopted = [(piece, name) for name, piece in pieces if piece.adopted]
+    for directory in {name.rpartition("/")[0] for _, name in adopted}:
+        path = place.path(directory)
+        changed.add(path)
+        if not os.path.isdir(path):
+            changed.update(place.make_parents(os.path.join(path, "-")))
+    answers = namer([(piece.path, place.path(name)) for piece, name in adopted])
+    for (piece, name), answer in zip(adopted, answers, strict=True):
+        if answer is None and not piece.unnamed:
+            # One that died may have been on its way to say so.
+            piece.placed = not os.path.lexists(piece.path) and os.path.lexists(place.path(name))
+        else:
+            piece.placed = answer is True
+
+
 def flush_bytes(place: Place, pieces: Sequence[LocalIncoming]) -> None:
     """Make the bytes of these temporaries durable."""
     for piece in pieces:
         piece.finish()
-    place.flush_bytes([piece.path for piece in pieces])
+    if any(piece.unnamed for piece in pieces):
+        place.flush_everything()
+    else:
+        place.flush_bytes([piece.path for piece in pieces])
 
 
 def create(place: Place, name: str, piece: LocalIncoming, changed: set[str]) -> bool:
@@ -66,8 +91,18 @@ def create(place: Place, name: str, piece: LocalIncoming, changed: set[str]) -> 
         piece: its bytes, flushed.
         changed: gets the directories whose names are to be flushed, those of a name that stands too.
     """
+    if piece.placed:
+        return True
     path = place.path(name)
     changed.add(os.path.dirname(path))
+    if piece.unnamed:
+        if os.path.lexists(path):
+            return False
+        place.check_there()
+        raise StorageIOError(
+            f"{place.where}: a process that helped has not stored what it had written; look whether the disk is full, "
+            "and run this again"
+        )
     for _ in range(TRIES):
         try:
             oscalls.rename_new(piece.path, path)

@@ -20,15 +20,16 @@ _EARLY_WRITEBACK = 8 * 2**20
 
 
 class LocalIncoming(Incoming):
-    """Bytes in a temporary file: `path`; `placed` once that has got its final name.
+    """Bytes in a temporary file: `path`; `placed` once that has got its final name; `adopted` from another process.
 
     Args:
         place: the store's directory.
         path: of the file, which is made.
-        whole: the size of a file that is there already, written whole by another process.
+        whole: the size of a file that is there already, written whole by another process. Instead of its path that may
+            give a word of its own, for one that has no name yet.
     """
 
-    __slots__ = ("_fd", "_place", "_written_back", "path", "placed", "size")
+    __slots__ = ("_fd", "_place", "_written_back", "adopted", "path", "placed", "size", "unnamed")
 
     def __init__(self, place: Place, path: str, whole: int | None = None) -> None:
         self._place = place
@@ -36,6 +37,8 @@ class LocalIncoming(Incoming):
         self._written_back = 0
         self.path = path
         self.placed = False
+        self.adopted = whole is not None
+        self.unnamed = not os.path.isabs(path)
         self.size = whole or 0
 
     def inode(self) -> int:
@@ -83,7 +86,7 @@ class LocalIncoming(Incoming):
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-        if not self.placed:
+        if not self.placed and not self.unnamed:
             with contextlib.suppress(FileNotFoundError):
                 oscalls.unlink(self.path)
 

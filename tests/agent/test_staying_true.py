@@ -9,7 +9,6 @@ import os
 import pytest
 
 from oarbank_cas import CorruptError, NotFoundError, Origin, StorageIOError, Store, layout
-from oarbank_cas import intake as intake_module
 from oarbank_cas.intake import Intake
 
 KEY = "ab" * 32
@@ -80,7 +79,7 @@ def test_a_damaged_header_is_a_miss_also_where_the_entry_was_seen_whole(disk, tm
 
 
 def test_a_publish_that_is_cut_off_keeps_what_arrived(disk, tmp_path, monkeypatch):
-    monkeypatch.setattr(intake_module, "_STAGE_FILES", 3)
+    monkeypatch.setattr("oarbank_cas.pending._STAGE_FILES", 3)
     folder = work(tmp_path, {f"f{number}": os.urandom(100) for number in range(10)})
     (folder / "f9").chmod(0o000)
     whole = Intake._add_file

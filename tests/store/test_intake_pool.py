@@ -14,6 +14,7 @@ import pytest
 
 from oarbank_cas import intake_pool, intake_worker, layout
 from oarbank_cas.agent.workdir import Folder, LocalSource
+from oarbank_cas.backends import oscalls
 from oarbank_cas.backends.local import LocalBackend
 from oarbank_cas.blobs import Blobs
 from oarbank_cas.errors import CasError, InvalidInputError, StoppedError, StorageIOError
@@ -62,8 +63,27 @@ class Disk:
         return {stat.name: stat.validator for stat in self.backend.listing(layout.BLOBS)}
 
 
+def change_worker(monkeypatch, folder, before, after):
+    """Have the processes run another program: the real one but for one place."""
+    source = Path(intake_worker.__file__).read_text()
+    assert source.count(before) == 1
+    path = folder / "worker.py"
+    path.write_text(source.replace(before, after))
+    monkeypatch.setattr(intake_worker, "__file__", str(path))
+
+
+@pytest.fixture(params=["unnamed", "named", "few unnamed"])
+def temporaries(request, monkeypatch, tmp_path):
+    """Whether temporaries may be files without a name: all of them, none, or as many as a process may have open."""
+    if request.param == "named":
+        change_worker(monkeypatch, tmp_path, 'if not hasattr(os, "O_TMPFILE"):', "if True:")
+    elif request.param == "few unnamed":
+        change_worker(monkeypatch, tmp_path, "max(0, most - _SPARE_DESCRIPTORS)", "20")
+    return request.param
+
+
 @pytest.fixture
-def disk(tmp_path, monkeypatch):
+def disk(tmp_path, monkeypatch, temporaries):
     """Leaves nothing behind: no temporary, no process, no descriptor."""
     found = Disk(tmp_path)
     take, pools = intake_pool.IntakePool.take, []
@@ -134,7 +154,7 @@ def test_what_is_there_is_made_durable_too(disk, names, monkeypatch):
 
 
 def test_what_fails_while_the_caller_goes_on_is_told_by_the_commit(disk, monkeypatch):
-    def full(items):
+    def full(items, namer):
         if items:
             raise StorageIOError("No space left on device")
         return []
@@ -147,6 +167,143 @@ def test_what_fails_while_the_caller_goes_on_is_told_by_the_commit(disk, monkeyp
         with pytest.raises(StorageIOError, match="No space"):
             intake.commit()
     assert disk.stored() == {}
+
+
+@pytest.fixture
+def naming(monkeypatch):
+    """What the processes were asked to name, and what they said."""
+    asked = []
+    name = intake_pool.IntakePool.name
+
+    def told(self, pairs):
+        answers = name(self, pairs)
+        asked.extend(zip(pairs, answers, strict=True))
+        return answers
+
+    monkeypatch.setattr(intake_pool.IntakePool, "name", told)
+    return asked
+
+
+def test_they_are_named_elsewhere_too(disk, names, naming):
+    check(disk, names, disk.put(names))
+    assert len(naming) == len(disk.stored())
+    assert all(answer is True for _, answer in naming)
+
+
+def test_what_another_has_named_meanwhile_stands(disk, names, naming, monkeypatch):
+    """It looks absent when it is taken, and is there when it is to get its name."""
+    create = LocalBackend.create_many
+    inodes = []
+
+    def late(self, items, namer=None):
+        if len(items) > COUNT // 2:
+            with Intake(LocalBackend(disk.root, layout.DESCRIPTOR), disk.blobs) as other:
+                for name in names[:100]:
+                    other.add_bytes((disk.files / name).read_bytes())
+                other.commit()
+            inodes.append(disk.stored())
+        return create(self, items, namer)
+
+    monkeypatch.setattr(LocalBackend, "create_many", late)
+    check(disk, names, disk.put(names))
+    assert [answer for _, answer in naming].count(False) == len(inodes[0]) > 50
+    assert inodes[0].items() <= disk.stored().items()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_process_that_is_killed_while_it_names(disk, names, naming, monkeypatch, when):
+    """What it did by then counts, told or not; the rest is named here, if it can, or by the next try."""
+    ask = intake_pool.IntakePool._ask
+
+    def killed(self, number, verb, items):
+        if verb != intake_worker.NAME or number:
+            return ask(self, number, verb, items)
+        if when == "after":
+            ask(self, number, verb, items)
+        self._processes[0].kill()
+        self._processes[0].wait()
+        return ask(self, number, verb, items[:0])
+
+    monkeypatch.setattr(intake_pool.IntakePool, "_ask", killed)
+    put_after_all(disk, names, monkeypatch)
+    assert any(answer is None for _, answer in naming)
+
+
+def test_a_filesystem_without_links(disk, names, naming, monkeypatch, tmp_path):
+    change_worker(monkeypatch, tmp_path, "os.link(temporary, path)", "raise PermissionError(1, 'no links here')")
+    change_worker(
+        monkeypatch,
+        tmp_path,
+        'os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=self._at)',
+        "raise PermissionError(1, 'no links here')",
+    )
+    check(disk, names, disk.put(names))
+    assert {answer for _, answer in naming} == {None}
+    assert not any(temporary.startswith(intake_worker.UNNAMED) for (temporary, _), _ in naming)
+
+
+def test_temporaries_without_names(disk, names, naming, temporaries):
+    """As many as a process may have open."""
+    check(disk, names, disk.put(names))
+    unnamed = [temporary for (temporary, _), _ in naming if temporary.startswith(intake_worker.UNNAMED)]
+    if temporaries == "few unnamed":
+        assert 20 <= len(unnamed) < len(naming)
+    else:
+        assert len(unnamed) == (len(naming) if temporaries == "unnamed" else 0)
+
+
+def test_a_name_that_cannot_be_given_is_told(disk, names, monkeypatch, tmp_path):
+    """As on a disk that is full, or where somebody removes folders."""
+    change_worker(
+        monkeypatch,
+        tmp_path,
+        'os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=self._at)',
+        """if "/blobs/5" in path:
+            raise OSError(28, 'No space left on device')
+        os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=self._at)""",
+    )
+    put_after_all(disk, names, monkeypatch)
+
+
+def put_after_all(disk, names, monkeypatch):
+    """Bytes that a process alone had are lost with it, which is told; the next try brings them."""
+    error = None
+    try:
+        blobs = disk.put(names)
+    except StorageIOError as found:
+        error = found
+    if error is not None:
+        assert "run this again" in str(error)
+        whole = {layout.blob(digest_of(data)): data for data in ((disk.files / name).read_bytes() for name in names)}
+        assert all((disk.root / name).read_bytes() == whole[name] for name in disk.stored())
+        monkeypatch.undo()
+        monkeypatch.setattr(intake_pool, "FEWEST", COUNT)
+        blobs = disk.put(names)
+    check(disk, names, blobs)
+
+
+def test_bytes_are_durable_before_they_are_named(disk, names, naming, monkeypatch):
+    events = []
+    sync = oscalls.sync_filesystem
+    monkeypatch.setattr(oscalls, "sync_filesystem", lambda fd: (events.append(len(naming)), sync(fd)))
+    disk.put(names)
+    assert events[0] == 0
+    assert events[-1] == len(naming) > 0
+
+
+def test_a_process_that_is_stuck_while_it_names_is_not_waited_for(disk, names, monkeypatch):
+    ask = intake_pool.IntakePool._ask
+
+    def stuck(self, number, verb, items):
+        if verb == intake_worker.NAME:
+            self._processes[number].send_signal(signal.SIGSTOP)
+        return ask(self, number, verb, items)
+
+    monkeypatch.setattr(intake_pool.IntakePool, "_ask", stuck)
+    began = time.monotonic()
+    with pytest.raises(StoppedError), Stop(2):
+        disk.put(names)
+    assert time.monotonic() - began < 30
 
 
 def test_a_path_that_any_program_takes(disk, names, monkeypatch):
@@ -206,7 +363,7 @@ def test_something_else_in_a_blobs_place(disk, names, standing):
 
 
 def test_a_store_in_stages_while_it_is_taken(disk, names, monkeypatch):
-    monkeypatch.setattr("oarbank_cas.intake._STAGE_FILES", 50)
+    monkeypatch.setattr("oarbank_cas.pending._STAGE_FILES", 50)
     check(disk, names, disk.put(names))
     assert disk.left == []
 
@@ -245,7 +402,7 @@ def test_processes_that_are_killed(disk, names, monkeypatch, killed):
     monkeypatch.setattr(intake_worker, "receive", received)
     monkeypatch.setattr(intake_pool.IntakePool, "__init__", started)
     monkeypatch.setattr(intake_pool, "_BATCH", 50)
-    check(disk, names, disk.put(names))
+    put_after_all(disk, names, monkeypatch)
     assert 0 < len(disk.left) < COUNT or killed > 1
 
 
@@ -273,19 +430,17 @@ def test_a_process_that_is_stuck_is_not_waited_for(disk, names, monkeypatch, way
     check(disk, names, disk.put(names))
 
 
-def test_an_error_here_ends_them(disk, names, monkeypatch):
-    taken, take = [], Intake._take
+def test_an_error_here_ends_them(disk, names):
+    told = []
 
-    def refused(self, digest, incoming):
-        taken.append(digest)
-        if len(taken) == 30:
-            incoming.discard()
+    def refused(size):
+        told.append(size)
+        if len(told) == 30:
             raise InvalidInputError("no more", "batch")
-        return take(self, digest, incoming)
 
-    monkeypatch.setattr(Intake, "_take", refused)
-    with pytest.raises(InvalidInputError, match="no more"):
-        disk.put(names)
+    no_more = pytest.raises(InvalidInputError, match="no more")
+    with no_more, Folder(disk.files) as top, Intake(disk.backend, disk.blobs) as intake:
+        intake.add_files([LocalSource(top, name) for name in names], refused)
     assert disk.stored() == {}
 
 

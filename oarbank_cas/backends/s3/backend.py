@@ -22,6 +22,7 @@ from oarbank_cas.errors import CasError, ConflictError, NotFoundError, Unavailab
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from oarbank_cas.backends.base import Namer
     from oarbank_cas.backends.s3.capabilities import Capabilities
     from oarbank_cas.backends.s3.retry import Attempt
     from oarbank_cas.backends.s3.wire import Wire
@@ -187,8 +188,9 @@ class S3Backend(Backend):
             list(zip(items, created, strict=True)),
         )
 
-    def create_many(self, items: Sequence[tuple[str, Incoming]]) -> list[bool]:
+    def create_many(self, items: Sequence[tuple[str, Incoming]], namer: Namer | None = None) -> list[bool]:
         """See `Backend.create_many`."""
+        del namer
         first: dict[str, int] = {}
         for index, (name, _) in enumerate(items):
             first.setdefault(name, index)
