@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from oarbank_cas.blobs import Blob, BlobReader
     from oarbank_cas.contracts.canonical import canonical_json
     from oarbank_cas.contracts.envelopes import ResultEnvelope, SpecEnvelope
+    from oarbank_cas.contracts.key_inputs import KeyInputs
     from oarbank_cas.contracts.keys import job_key
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.contracts.upgrades import Upgrades
@@ -52,6 +53,7 @@ __all__ = [
     "CorruptError",
     "FileRef",
     "InvalidInputError",
+    "KeyInputs",
     "Lookup",
     "Mounted",
     "NotFoundError",
@@ -84,6 +86,7 @@ _HOMES = {
     "canonical_json": "contracts.canonical",
     "ResultEnvelope": "contracts.envelopes",
     "SpecEnvelope": "contracts.envelopes",
+    "KeyInputs": "contracts.key_inputs",
     "job_key": "contracts.keys",
     "FileRef": "contracts.manifest",
     "Upgrades": "contracts.upgrades",

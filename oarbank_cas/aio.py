@@ -15,6 +15,7 @@ from oarbank_cas.results import MAX_INLINE_KB
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
+    from oarbank_cas.contracts.key_inputs import KeyInputs
     from oarbank_cas.lookups import Lookup
     from oarbank_cas.results import Origin, Recorded
     from oarbank_cas.store import Store
@@ -73,10 +74,13 @@ class AsyncStore:
         result_class: str = "any",
         *,
         max_inline_kb: int = MAX_INLINE_KB,
+        key_inputs: KeyInputs | None = None,
     ) -> Recorded:
         """See `Store.record`."""
         return await self._run(
-            lambda: self.store.record(key, envelope, origin, result_class, max_inline_kb=max_inline_kb)
+            lambda: self.store.record(
+                key, envelope, origin, result_class, max_inline_kb=max_inline_kb, key_inputs=key_inputs
+            )
         )
 
     async def missing(self, digests: Iterable[str]) -> list[str]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from oarbank_cas import layout
+from oarbank_cas.contracts.canonical import is_digest
+from oarbank_cas.contracts.key_inputs import MAX_KEY_INPUTS
 from oarbank_cas.errors import CorruptError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -145,6 +147,15 @@ def belongs(found: Entry | Tombstone, parts: JobKey, result_class: str) -> bool:
     """Whether an entry or tombstone says that it is of this key, stage and class."""
     header = found.header
     return (header["job_key"], header.get("stage"), header["class"]) == (str(parts), parts.stage, result_class)
+
+
+def kept_inputs(header: Mapping[str, Any]) -> dict[str, int]:
+    """The blob of key inputs that an entry names, with its size; empty where it names none.
+
+    Its digest is the hex part of the job key. It is for people: an entry without it is no less a hit.
+    """
+    digest, size = header["job_key"].partition(":")[0], header.get("key_inputs")
+    return {digest: size} if type(size) is int and 0 <= size <= MAX_KEY_INPUTS and is_digest(digest) else {}
 
 
 def decode(data: bytes) -> Entry | Tombstone:

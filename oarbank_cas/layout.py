@@ -27,6 +27,12 @@ GC_STATE = "gc/state/"
 GC_HITS = "gc/hits/"
 GC_EPOCHS = "gc/epochs/"
 GC_PURGES = "gc/purges/"
+GC_ENDED = "gc/ended/"
+EXPLAIN = "explain/"
+"""The index of key inputs: what `explain` finds similar jobs by. Safe to lose."""
+EXPLAIN_NEW = "explain/1/new/"
+EXPLAIN_ROWS = "explain/1/rows/"
+EXPLAIN_MADE = "explain/1/made"
 
 
 def blob(digest: str) -> str:
@@ -57,3 +63,18 @@ def pin(name: str) -> str:
 def damaged(digest: str, nonce: str) -> str:
     """Bytes that failed their check, kept for people."""
     return f"damaged/{digest}.{nonce}"
+
+
+def gc_ended(seconds: int, run: str, first: str, last: str) -> str:
+    """Names of entries that a gc ended; `first` and `last` are beginnings of the job keys between which they lie."""
+    return f"gc/ended/{seconds:012d}-{run}-{first}-{last}"
+
+
+def key_inputs_new(module: str, key_hex: str, sketch: str) -> str:
+    """A note that the key inputs of a job were kept; `module` is a module's tag, `sketch` in hex."""
+    return f"explain/1/new/{module}/{key_hex[:2]}/{key_hex}.{sketch}"
+
+
+def key_inputs_rows(module: str, sketches: str, keys: str) -> str:
+    """Many such notes in one object; the last two are digests of its halves."""
+    return f"explain/1/rows/{module}/{sketches}-{keys}"

@@ -22,6 +22,7 @@ from oarbank_cas.contracts.paths import check_portable_path
 from oarbank_cas.contracts.places import quoted
 from oarbank_cas.contracts.recordable import check_recordable
 from oarbank_cas.errors import ConflictError, CorruptError, InvalidInputError, NotFoundError, StorageIOError
+from oarbank_cas.inputs.kept import kept
 from oarbank_cas.intake import Intake
 
 if TYPE_CHECKING:
@@ -359,7 +360,9 @@ class Pins:
             return {"dataset": target}
         parts = parse_key(target, "pin target")
         recorded = self._backend.stat(layout.entry(parts.hex, parts.stage, result_class)) is not None
-        if not recorded and parts.stage is None and self._blobs.size_for_readers(target) is not None:
+        is_blob = not recorded and parts.stage is None and self._blobs.size_for_readers(target) is not None
+        # The key inputs of a job are a blob with the very digest; who names the key does not mean that.
+        if is_blob and kept(self._blobs, target) is None:
             return {"digest": target}
         return {"job_key": target, "class": result_class}
 
@@ -377,6 +380,7 @@ class Pins:
                         f"{kept['job_key']} in class {kept['class']} cannot be pinned: {found.reason}: {found.detail}"
                     )
                 self._results.require(intake, check_recordable(found.envelope, max_inline_kb=None))
+                self._results.require_inputs(intake, found.header)
             elif "dataset" in kept:
                 data = self._blobs.get_bytes(parse_dataset(kept["dataset"]), MAX_MANIFEST_BYTES)
                 intake.add_bytes(data)

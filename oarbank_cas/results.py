@@ -23,7 +23,9 @@ from oarbank_cas import instants, layout
 from oarbank_cas.contracts.keys import JobKey, check_class, check_module, check_platform, class_covers, parse_key
 from oarbank_cas.contracts.recordable import Recordable, check_recordable
 from oarbank_cas.entry import Cause, Entry, Tombstone
-from oarbank_cas.errors import BusyError, CorruptError, InvalidInputError, NotFoundError, StorageIOError
+from oarbank_cas.errors import BusyError, CasError, CorruptError, InvalidInputError, NotFoundError, StorageIOError
+from oarbank_cas.inputs.index import InputsIndex
+from oarbank_cas.inputs.kept import kept
 from oarbank_cas.intake import Hold, Intake
 from oarbank_cas.lookups import wanted
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from oarbank_cas.backends.base import Backend, ObjectStat
     from oarbank_cas.blobs import Blobs
+    from oarbank_cas.contracts.key_inputs import KeyInputs
     from oarbank_cas.lookups import Lookups
 
 _TRIES = 100
@@ -137,6 +140,7 @@ class Results:
         result_class: str = "any",
         *,
         max_inline_kb: int = MAX_INLINE_KB,
+        key_inputs: KeyInputs | None = None,
     ) -> Recorded:
         """Record an envelope whose blobs are already in the store.
 
@@ -146,32 +150,40 @@ class Results:
             origin: where it comes from.
             result_class: the class to record it in.
             max_inline_kb: KiB that its payload may have, as written.
+            key_inputs: what the key was computed from, kept with the entry for `explain`; an entry that stands already
+                does not change.
 
         Returns:
             What became of it. The first wins, exactly one of several; but see `Recorded.exclusive`.
 
         Raises:
-            InvalidInputError: the envelope breaks the contract, or is to be uploaded first; a size is wrong.
+            InvalidInputError: the envelope breaks the contract, or is to be uploaded first; a size is wrong; the key
+                inputs give another key.
             NotFoundError: a blob that it refers to is absent.
             StorageIOError: it took longer than a session, and a blob went meanwhile; nothing is recorded.
         """
         checked = check_recordable(envelope, max_inline_kb=max_inline_kb)
-        parts = self.check_target(key, result_class, origin)
+        parts = self.check_target(key, result_class, origin, key_inputs)
         standing = self._standing(parts, result_class)
         if standing is not None and standing.hit is not None:
             self._backend.flush([standing.stat.name])  # its writer may not have come to that yet
             return standing.hit
         with Intake(self._backend, self._blobs) as intake:
             self.require(intake, checked)
-            return self.create(parts, result_class, checked, origin, intake.commit())
+            if key_inputs is not None:
+                intake.add_bytes(key_inputs.canonical)
+            return self.create(parts, result_class, checked, origin, intake.commit(), key_inputs)
 
-    def check_target(self, key: str, result_class: str, origin: Origin) -> JobKey:
+    def check_target(self, key: str, result_class: str, origin: Origin, key_inputs: KeyInputs | None = None) -> JobKey:
         """Check what a result is to be recorded under, before any work is done for it.
 
         Raises:
-            InvalidInputError: a part is malformed, or the class does not take results of the platform.
+            InvalidInputError: a part is malformed, the class does not take results of the platform, or the key inputs
+                give another key.
         """
         parts = parse_key(key)
+        if key_inputs is not None:
+            key_inputs.check_gives(key)
         check_class(result_class)
         if origin.platform is not None:
             check_platform(origin.platform)
@@ -201,7 +213,20 @@ class Results:
                 f"blob {missing[0]}{more} of the envelope: not in the store {self._backend.where}; upload first"
             )
 
-    def create(self, parts: JobKey, result_class: str, checked: Recordable, origin: Origin, hold: Hold) -> Recorded:
+    def require_inputs(self, intake: Intake, header: Mapping[str, Any]) -> None:
+        """Rely on the key inputs that an entry names, if they are there: what is for people stops nobody."""
+        with contextlib.suppress(InvalidInputError):  # a blob of another size is not what was kept
+            intake.require(codec.kept_inputs(header))
+
+    def create(
+        self,
+        parts: JobKey,
+        result_class: str,
+        checked: Recordable,
+        origin: Origin,
+        hold: Hold,
+        key_inputs: KeyInputs | None = None,
+    ) -> Recorded:
         """Create an entry under a hold on everything that it refers to.
 
         Args:
@@ -209,7 +234,8 @@ class Results:
             result_class: the class.
             checked: the envelope.
             origin: where it comes from.
-            hold: covers all references and manifests, durable.
+            hold: covers all references and manifests, and the key inputs, durable.
+            key_inputs: what the key was computed from, where the entry is to name it.
 
         Raises:
             StorageIOError: it took longer than a session, and a blob went meanwhile; nothing is recorded.
@@ -221,11 +247,13 @@ class Results:
             "recorded_by": origin.by,
             "host": host,
             "platform": origin.platform,
-            "module_id": origin.module_id,
+            "module_id": origin.module_id or (key_inputs.module if key_inputs is not None else None),
             "schema": checked.document["schema"],
             "datasets": checked.datasets,
         }
-        return self._place(parts, result_class, header, checked, hold, origin.attempt)
+        if key_inputs is not None:
+            header["key_inputs"] = len(key_inputs.canonical)
+        return self._place(parts, result_class, header, checked, hold, origin.attempt, key_inputs=key_inputs)
 
     def adopt(
         self, parts: JobKey, result_class: str, header: Mapping[str, Any], checked: Recordable, hold: Hold
@@ -237,7 +265,7 @@ class Results:
             result_class: the class.
             header: the other entry's header: who recorded it, when, where, and fields that this version does not know.
             checked: its envelope.
-            hold: covers all references and manifests, durable.
+            hold: covers all references and manifests, durable; and the key inputs, if the new entry is to name them.
 
         Raises:
             StorageIOError: it took longer than a session, and a blob went meanwhile; nothing is recorded.
@@ -255,6 +283,7 @@ class Results:
         hold: Hold,
         attempt: str | None,
         instead_of: ObjectStat | None = None,
+        key_inputs: KeyInputs | None = None,
     ) -> Recorded:
         name = layout.entry(parts.hex, parts.stage, result_class)
         header = {
@@ -266,11 +295,14 @@ class Results:
             "attempt": attempt or uuid.uuid4().hex,
             "held_since_ns": hold.t0_ns,
         }
+        if not codec.kept_inputs(header).keys() <= hold.sizes.keys():
+            del header["key_inputs"]  # a root names only what its maker holds
         data = codec.encode(header, checked.envelope)
         for _ in range(_TRIES):
             created = self._create_or_replace(name, data, instead_of)
             if created is not None:
-                self._confirm(created, checked, hold)
+                self._confirm(created, checked, hold, header)
+                self._note(parts, header, key_inputs)
                 found = codec.decode_header(data[: data.index(b"\n")])
                 alone = self._backend.exclusive
                 return Recorded(str(parts), result_class, True, checked.envelope, fields["datasets"], found, alone)
@@ -281,6 +313,14 @@ class Results:
                 self._leave_readable(standing.stat, standing.tombstone, hold)
             instead_of = standing.stat if standing is not None else None
         raise BusyError(f"the entry of {parts} in class {result_class} changes all the time; try again later")
+
+    def _note(self, parts: JobKey, header: Mapping[str, Any], key_inputs: KeyInputs | None) -> None:
+        """Have `explain` find an entry by its inputs. Best effort: the entry stands, and the index can be made anew."""
+        if codec.kept_inputs(header):
+            with contextlib.suppress(CasError):
+                key_inputs = key_inputs or kept(self._blobs, parts.hex)
+                if key_inputs is not None:
+                    InputsIndex(self._backend).note(key_inputs)
 
     def _create_or_replace(self, name: str, data: bytes, instead_of: ObjectStat | None) -> ObjectStat | None:
         incoming = self._backend.incoming(len(data))
@@ -302,17 +342,18 @@ class Results:
             return
         with contextlib.suppress(CorruptError):
             ended = codec.decode(tombstone.ended)
-            for digest in wanted(ended) if isinstance(ended, Entry) else ():
+            for digest in {**wanted(ended), **codec.kept_inputs(ended.header)} if isinstance(ended, Entry) else ():
                 if self._backend.stat(layout.blob(digest)) is None:
                     self._blobs.revive(digest)
 
-    def _confirm(self, created: ObjectStat, checked: Recordable, hold: Hold) -> None:
+    def _confirm(self, created: ObjectStat, checked: Recordable, hold: Hold, header: Mapping[str, Any]) -> None:
         """Rule 5: a root that came late is held anew, or withdrawn."""
         if 0 <= created.time_ns - hold.t0_ns <= self._session_ns:
             return
         try:
             with Intake(self._backend, self._blobs) as intake:
                 self.require(intake, checked)
+                self.require_inputs(intake, header)
                 intake.commit()
         except (NotFoundError, InvalidInputError) as error:
             self._end(created, "withdrawn", "oarbank-cas", "recorded later than a session after its blobs were seen")
@@ -364,22 +405,26 @@ class Results:
         checked = check_recordable(ended.envelope, max_inline_kb=None)
         with Intake(self._backend, self._blobs) as intake:
             self.require(intake, checked)
+            self.require_inputs(intake, ended.header)
             hold = intake.commit()
         restored = {"at": instants.to_text(hold.t0_ns), "by": by}
         fields = {**ended.header, "datasets": checked.datasets, "restored": restored}
         return self._place(parts, result_class, fields, checked, hold, None, standing.stat).recorded
 
-    def expire(self, stat: ObjectStat, *, by: str, reason: str) -> ObjectStat | None:
+    def expire(self, stat: ObjectStat, *, by: str, reason: str, run: str | None = None) -> ObjectStat | None:
         """End the very entry that retention judged; None where another stands by now, or none.
 
         Args:
             stat: the entry's object, as it was judged.
             by: who does it.
             reason: why, for people.
+            run: the gc that does it.
         """
-        return self._end(stat, "expired", by, reason)
+        return self._end(stat, "expired", by, reason, {} if run is None else {"gc_run": run})
 
-    def _end(self, stat: ObjectStat, cause: Cause, by: str, reason: str) -> ObjectStat | None:
+    def _end(
+        self, stat: ObjectStat, cause: Cause, by: str, reason: str, more: Mapping[str, str] | None = None
+    ) -> ObjectStat | None:
         """Put a tombstone in the place of one incarnation of an entry; None where another stands by now."""
         try:
             ended, now_stands = self._backend.read(stat.name, codec.MAX_OBJECT)
@@ -399,6 +444,7 @@ class Results:
             "ended_at": instants.to_text(self._backend.now()),
             "ended_by": by,
             "reason": reason,
+            **(more or {}),
         }
         return self._create_or_replace(stat.name, codec.encode(header, ended), stat)
 

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from oarbank_cas.backends.s3.options import S3Options
     from oarbank_cas.cache.cache import Cache
     from oarbank_cas.cache.carrying import Placement
+    from oarbank_cas.contracts.key_inputs import KeyInputs
     from oarbank_cas.contracts.manifest import FileRef
     from oarbank_cas.copying import Options as CopyOptions
     from oarbank_cas.copying import Report as CopyReport
     from oarbank_cas.descriptor import Descriptor
+    from oarbank_cas.explain import Explanation
     from oarbank_cas.gc.collect import Options as GcOptions
     from oarbank_cas.gc.report import Report as GcReport
     from oarbank_cas.gc.retention import Policy
@@ -267,12 +269,15 @@ class Store:
         result_class: str = "any",
         *,
         max_inline_kb: int = MAX_INLINE_KB,
+        key_inputs: KeyInputs | None = None,
     ) -> Recorded:
         """Record an envelope whose blobs are in the store; see `Results.record`.
 
         The first to record wins. On storage that ignores conditions that is best effort: see `Recorded.exclusive`.
         """
-        return self.results.record(key, envelope, origin, result_class, max_inline_kb=max_inline_kb)
+        return self.results.record(
+            key, envelope, origin, result_class, max_inline_kb=max_inline_kb, key_inputs=key_inputs
+        )
 
     def invalidate(self, key: str, result_class: str = "any", *, by: str, reason: str) -> bool:
         """End an entry; see `Results.invalidate`."""
@@ -281,6 +286,19 @@ class Store:
     def undo_invalidate(self, key: str, result_class: str = "any", *, by: str) -> bool:
         """Bring an ended entry back; see `Results.undo`."""
         return self.results.undo(key, result_class, by=by)
+
+    def explain(
+        self,
+        question: str | KeyInputs,
+        result_class: str = "any",
+        *,
+        nearest: int = 5,
+        progress: Step | None = None,
+    ) -> Explanation:
+        """Why a job is a hit or a miss, and what was recorded that is like it; see `oarbank_cas.explain.explain`."""
+        from oarbank_cas.explain import explain
+
+        return explain(self, question, result_class, nearest=nearest, progress=progress)
 
     # -- operators
 
@@ -347,10 +365,18 @@ class Store:
         result: str | os.PathLike[str] | None = None,
         max_inline_kb: int = MAX_INLINE_KB,
         progress: Progress | None = None,
+        key_inputs: KeyInputs | None = None,
     ) -> Published:
         """Upload a finished job's files and record its envelope; see `Publisher.publish`."""
         return self._publisher.publish(
-            key, workdir, result, origin, result_class, max_inline_kb=max_inline_kb, progress=progress
+            key,
+            workdir,
+            result,
+            origin,
+            result_class,
+            max_inline_kb=max_inline_kb,
+            progress=progress,
+            key_inputs=key_inputs,
         )
 
     def upload(

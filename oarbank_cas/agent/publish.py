@@ -18,6 +18,7 @@ from oarbank_cas.sources import PathSource
 if TYPE_CHECKING:
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.blobs import Blob, Blobs
+    from oarbank_cas.contracts.key_inputs import KeyInputs
     from oarbank_cas.progress import Progress
     from oarbank_cas.results import Origin, Results
     from oarbank_cas.sources import Source
@@ -108,6 +109,7 @@ class Publisher:
         *,
         max_inline_kb: int,
         progress: Progress | None = None,
+        key_inputs: KeyInputs | None = None,
     ) -> Published:
         """Upload a job's files and record its envelope.
 
@@ -119,15 +121,18 @@ class Publisher:
             result_class: the class to record it in.
             max_inline_kb: see `upload`.
             progress: see `upload`.
+            key_inputs: what the key was computed from, kept with the entry.
 
         Raises:
             InvalidInputError, StorageIOError: as `upload`, and as `Results.create`.
         """
-        parts = self._results.check_target(key, result_class, origin)
+        parts = self._results.check_target(key, result_class, origin, key_inputs)
         with Folder(workdir) as folder, Intake(self._backend, self._blobs) as intake:
             checked, uploaded = self._add(intake, folder, result, max_inline_kb, progress)
+            if key_inputs is not None:
+                intake.add_bytes(key_inputs.canonical)
             hold = intake.commit()
-        return Published(self._results.create(parts, result_class, checked, origin, hold), uploaded)
+        return Published(self._results.create(parts, result_class, checked, origin, hold, key_inputs), uploaded)
 
     def _add(
         self,
@@ -142,6 +147,7 @@ class Publisher:
 
         source = LocalSource(folder, RESULT) if result is None else PathSource(os.fspath(result))
         data = read_document(source)
+        intake.expect(folder.fd, data.count(b'"local"'))
         scan = find_uploads(parse_result(data, source.label).text, source.label)
         check_inline(payload_size(scan), max_inline_kb, source.label)
         sources = [LocalSource(folder, upload.local) for upload in scan.uploads]

@@ -28,6 +28,7 @@ _HOMES = {
     "publish": "jobs",
     "record": "jobs",
     "lookup": "lookup",
+    "explain": "explain",
     "invalidate": "ending",
     "stage": "mounts",
     "fetch": "mounts",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oarbank_cas.cli.explain import read_key_inputs
 from oarbank_cas.cli.session import Session, pass_session, read_input, whoami
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ def _origin_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option, settings in (
         ("--max-inline-kb", {"type": click.IntRange(min=0), "default": 256, "show_default": True,
                              "help": "KiB that the payload may have, as written."}),
+        ("--key-inputs", {"metavar": "FILE",
+                          "help": "What the key was computed from, kept for `explain`: a document of module, compat, "
+                                  "inputs and stage."}),
         ("--module-id", {"metavar": "ID", "help": "The module's full id."}),
         ("--host", {"metavar": "NAME", "help": "The machine that the job ran on.  [default: provenance.host]"}),
         ("--attempt", {"metavar": "ID", "help": "The attempt's id.  [default: a new one]"}),
@@ -122,6 +126,7 @@ def publish(
     attempt: str | None,
     host: str | None,
     module_id: str | None,
+    key_inputs: str | None,
     max_inline_kb: int,
     upload_only: bool,
     out: str | None,
@@ -142,6 +147,9 @@ def publish(
         raise click.UsageError("--out goes with --upload-only")
     if job_key is None and not upload_only:
         raise click.UsageError("name the job's key with --job-key, or use --upload-only")
+    if key_inputs is not None and upload_only:
+        raise click.UsageError("--key-inputs goes with what is recorded: give it to `record`")
+    made_of = read_key_inputs(key_inputs) if key_inputs is not None else None
     store = session.store()
     with session.progress("publish") as progress:
         if job_key is None or upload_only:
@@ -150,7 +158,14 @@ def publish(
         else:
             origin = Origin(by or whoami(), attempt, platform, host, module_id)
             recorded, uploaded = store.publish(
-                job_key, workdir, origin, result_class, result=result, max_inline_kb=max_inline_kb, progress=progress
+                job_key,
+                workdir,
+                origin,
+                result_class,
+                result=result,
+                max_inline_kb=max_inline_kb,
+                progress=progress,
+                key_inputs=made_of,
             )
     if recorded is not None:
         _tell(session, recorded, uploaded)
@@ -185,6 +200,7 @@ def record(
     attempt: str | None,
     host: str | None,
     module_id: str | None,
+    key_inputs: str | None,
     max_inline_kb: int,
 ) -> None:
     """Record an envelope whose files are in the store already (what `publish --upload-only` printed).
@@ -196,6 +212,12 @@ def record(
     from oarbank_cas.entry import MAX_ENVELOPE
     from oarbank_cas.results import Origin
 
+    if envelope == key_inputs == "-":
+        raise click.UsageError("stdin is one document: name a file for the envelope or for the key inputs")
     data = read_input(envelope, MAX_ENVELOPE)
+    made_of = read_key_inputs(key_inputs) if key_inputs is not None else None
     origin = Origin(by or whoami(), attempt, platform, host, module_id)
-    _tell(session, session.store().record(job_key, data, origin, result_class, max_inline_kb=max_inline_kb), None)
+    recorded = session.store().record(
+        job_key, data, origin, result_class, max_inline_kb=max_inline_kb, key_inputs=made_of
+    )
+    _tell(session, recorded, None)

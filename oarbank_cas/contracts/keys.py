@@ -58,13 +58,27 @@ def job_key(module: str, compat: str, inputs: object, stage: str | None = None) 
     Raises:
         InvalidInputError: a part is malformed; the place is a path such as `$.inputs.seed`.
     """
+    document = key_document(module, compat, inputs)
+    if stage is not None:
+        check_name(stage, "stage")
+    return str(JobKey(digest_of(document), stage))
+
+
+def key_document(module: str, compat: str, inputs: object) -> bytes:
+    """Write down what a job key is made of: canonical JSON, whose digest is the key's hex part.
+
+    Args:
+        module: as in `job_key`.
+        compat: as in `job_key`.
+        inputs: as in `job_key`.
+
+    Raises:
+        InvalidInputError: a part is malformed; the place is a path such as `$.inputs.seed`.
+    """
     check_module(module, "$.module")
     if not isinstance(compat, str) or not 1 <= len(compat) <= MAX_COMPAT:
         raise InvalidInputError(f"must be a text of 1 to {MAX_COMPAT} characters, not {quoted(compat)}", "$.compat")
-    if stage is not None:
-        check_name(stage, "stage")
-    digest = digest_of(canonical_json({"module": module, "compat": compat, "inputs": inputs}))
-    return str(JobKey(digest, stage))
+    return canonical_json({"module": module, "compat": compat, "inputs": inputs})
 
 
 def parse_key(text: str, where: str = "job key") -> JobKey:
@@ -86,6 +100,11 @@ def parse_key(text: str, where: str = "job key") -> JobKey:
             f"is no job key (64 lowercase hex digits, then :<stage> or nothing): {quoted(text)}", where
         )
     return JobKey(match[1], match[2])
+
+
+def is_key(text: str) -> bool:
+    """Say whether a text is a job key."""
+    return _KEY.fullmatch(text) is not None
 
 
 def check_name(text: str, where: str = "name") -> str:

@@ -48,6 +48,11 @@ def json_path(keys: Iterable[str | int]) -> str:
     return path if len(path) <= _PATH_LIMIT else f"{path[:half]}...{path[-half:]}"
 
 
+def inner_path(keys: Iterable[str | int]) -> str:
+    """Write a path as people say it, without the root: `inputs.params.a`, `files[3]`, `["odd name"].b`."""
+    return "".join(map(step, keys)).removeprefix(".")
+
+
 def within(where: str | None, place: str) -> str:
     """Put a place behind the name of the document that it is in."""
     return f"{where}: {place}" if where else place

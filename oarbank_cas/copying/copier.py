@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -28,6 +29,7 @@ from oarbank_cas.errors import (
 from oarbank_cas.gc import rules
 from oarbank_cas.gc.facts import UNKNOWN_SIZE, facts_of, read_manifest
 from oarbank_cas.gc.names import is_entry_name
+from oarbank_cas.inputs.kept import kept
 from oarbank_cas.intake import Hold, Intake
 from oarbank_cas.pins import is_pin_name
 
@@ -103,7 +105,9 @@ class Copier:
             return lambda: self.dataset(name)
         parts = parse_key(name, "copy")
         entry = layout.entry(parts.hex, parts.stage, self._options.result_class)
-        if parts.stage is None and self._source.backend.stat(entry) is None and self._source.blobs.has(name):
+        is_blob = parts.stage is None and self._source.backend.stat(entry) is None and self._source.blobs.has(name)
+        # The key inputs of a job are a blob with the very digest; who names the key does not mean that.
+        if is_blob and kept(self._source.blobs, name) is None:
             return lambda: self.blobs({name: UNKNOWN_SIZE})
         return lambda: self.entry(entry)
 
@@ -265,7 +269,8 @@ class Copier:
             return standing
         facts = facts_of(data, stat.time_ns, self._manifest)
         checked = check_recordable(found.envelope, max_inline_kb=None, where=name)
-        sizes = {ref.digest.hex(): ref.size for ref in facts.refs}
+        inputs = {d: size for d, size in codec.kept_inputs(found.header).items() if d not in checked.references}
+        sizes = {ref.digest.hex(): ref.size for ref in facts.refs if ref.digest.hex() not in inputs}
         if intake is not None:
             for manifest in checked.manifests.values():
                 made = intake.add_bytes(manifest)
@@ -273,6 +278,8 @@ class Copier:
                 self._count_manifest(made)
         if intake is not None or not self._whole:
             self._ensure(intake, sizes)
+            with contextlib.suppress(NotFoundError, CorruptError, InvalidInputError):  # the entry goes without, then
+                self._ensure(intake, inputs)
         return _Prepared(name, stat.size, found, checked)
 
     def _finish(self, prepared: _Prepared, hold: Hold | None) -> bool:

@@ -2,7 +2,8 @@
 
 `gc/running/<run>` stands while a run works; it is advice for people, and no lock. `gc/runs/<seconds>-<run>.json` says
 who ran, when by which clocks, under which policy, what was planned and what was done; it stays for 90 days, and the
-last completed one leads to what the next run can build on.
+last completed one leads to what the next run can build on. `gc/ended/` names the entries that each run ended, for as
+long: their tombstones may go earlier.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from oarbank_cas.gc.clocks import Moment
 from oarbank_cas.gc.state import put
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.descriptor import Descriptor
@@ -39,6 +41,8 @@ _LOOK_BACK = 50
 
 _MAX_RECORD = 16 * 2**20
 _S_NS = 10**9
+_BEGINNING = 8
+_ENDED = re.compile(re.escape(layout.GC_ENDED) + r"\d{12,}-([0-9a-z]+)-([0-9a-f]{8})-([0-9a-f]{8})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +209,55 @@ class Journal:
         self._record = made.validator if made else None
 
 
+def write_ended(backend: Backend, tm_ns: int, run: str, names: Sequence[str]) -> None:
+    """Note which entries a run ended.
+
+    Args:
+        backend: the store's storage.
+        tm_ns: the run's time.
+        run: its id.
+        names: their object names, in order.
+    """
+    if names:
+        first, last = (name.split("/")[2][:_BEGINNING] for name in (names[0], names[-1]))
+        put(backend, layout.gc_ended(tm_ns // _S_NS, run, first, last), "".join(f"{name}\n" for name in names).encode())
+
+
+def who_ended(backend: Backend, name: str) -> str | None:
+    """The run that was the last to end an entry, by the entry's object name; None where that is not known (any more).
+
+    Raises:
+        UnavailableError: the store is out of reach.
+    """
+    beginning = name.split("/")[2][:_BEGINNING]
+    parts = []
+    for stat in backend.listing(layout.GC_ENDED):
+        match = _ENDED.fullmatch(stat.name)
+        if match is not None and match[2] <= beginning <= match[3]:
+            parts.append((stat.name, match[1]))
+    for part, run in reversed(parts):
+        with contextlib.suppress(NotFoundError, CorruptError):
+            if name in backend.read(part, _MAX_RECORD)[0].decode("ascii", "replace").splitlines():
+                return run
+    return None
+
+
+def run_record(backend: Backend, run: str) -> dict[str, Any] | None:
+    """The whole record of a run; None where it is gone or cannot be read.
+
+    Raises:
+        UnavailableError: the store is out of reach.
+    """
+    for stat in backend.listing(layout.GC_RUNS):
+        if stat.name.endswith(f"-{run}.json"):
+            try:
+                document = json.loads(backend.read(stat.name, _MAX_RECORD)[0])
+            except (NotFoundError, CorruptError, ValueError, RecursionError):
+                return None
+            return document if isinstance(document, dict) else None
+    return None
+
+
 def clean(backend: Backend, run: str, tm_ns: int, base: str | None) -> None:
     """Remove records older than 90 days, and what runs left that no later run builds on.
 
@@ -215,7 +268,8 @@ def clean(backend: Backend, run: str, tm_ns: int, base: str | None) -> None:
         base: the run that it was built on.
     """
     oldest = tm_ns - KEEP_DAYS * 86400 * _S_NS
-    backend.delete_many([stat.name for stat in backend.listing(layout.GC_RUNS) if stat.time_ns < oldest])
+    for prefix in (layout.GC_RUNS, layout.GC_ENDED):
+        backend.delete_many([stat.name for stat in backend.listing(prefix) if stat.time_ns < oldest])
     running = {stat.name.removeprefix(layout.GC_RUNNING) for stat in backend.listing(layout.GC_RUNNING)}
     left: list[str] = []
     for stat in backend.listing(layout.GC_STATE):

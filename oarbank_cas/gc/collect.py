@@ -22,6 +22,7 @@ from oarbank_cas.gc.plan import Plan
 from oarbank_cas.gc.report import Doubt, Report, age_of
 from oarbank_cas.gc.retention import Policy
 from oarbank_cas.gc.sweep import Sweep
+from oarbank_cas.inputs.index import InputsIndex
 from oarbank_cas.lookups import Lookups
 from oarbank_cas.results import Results
 
@@ -368,7 +369,8 @@ class _Run:
             session_s = self._spans.session_ns // 10**9
             blobs = Blobs(self._backend, session_s)
             results = Results(self._backend, blobs, Lookups(self._backend, blobs, session_s), session_s)
-            sweep = Sweep(self._backend, blobs, results, self._ledger, self._around, self._by, tm_ns, report.done, note)
+            who = (self._by, self._id)
+            sweep = Sweep(self._backend, blobs, results, self._ledger, self._around, *who, tm_ns, report.done, note)
             sweep.run(self._options.stall_bound_s)
             self._count_kept(report)
             if sweep.refused:
@@ -378,10 +380,22 @@ class _Run:
             self._leave_state()
             self._record(report, tm_ns, moment, completed=True)
             audit.clean(self._backend, self._id, tm_ns, self._base.run if self._base else None)
+            self._tidy_index()
         except CasError as error:
             report.failed = _doubt(self._backend.where, error)
             with contextlib.suppress(CasError):
                 self._record(report, tm_ns, moment, completed=False)
+
+    def _tidy_index(self) -> None:
+        """Have the index of key inputs forget what is recorded no more. Nothing rests on it: best effort."""
+
+        def is_gone(key_hex: str) -> bool:
+            prefix = f"{layout.RESULTS}{key_hex[:2]}/{key_hex}/"
+            return self._ledger.plans("forget", prefix) and next(self._backend.listing(prefix), None) is None
+
+        if self._ledger.count("forget"):
+            with contextlib.suppress(CasError):
+                InputsIndex(self._backend).drop(is_gone)
 
     def _count_kept(self, report: Report) -> None:
         """The rows of the plan that nothing is done for are as they were."""

@@ -121,6 +121,7 @@ def _entry_facts(found: Entry, time_ns: int, manifest: Callable[[str], tuple[Fil
         wanted.update({file.digest: file.size for file in manifest(digest)})
     wanted.update(sizes)
     header = found.header
+    wanted = {**codec.kept_inputs(header), **wanted}
     schema = header.get("schema")
     refs = tuple(Ref(bytes.fromhex(digest), size) for digest, size in wanted.items())
     return Facts(

@@ -192,6 +192,14 @@ class Ledger:
             last = rows[-1][0]
             yield [Action(*row[1:]) for row in rows]
 
+    def plans(self, what: str, prefix: str) -> bool:
+        """Whether there is anything to do of one kind with an object whose name starts so; `prefix` ends with `/`."""
+        self._index("actions", "name")
+        found = self.db.execute(
+            "SELECT 1 FROM actions WHERE name > ? AND name < ? AND what = ? LIMIT 1", (prefix, f"{prefix[:-1]}0", what)
+        ).fetchone()
+        return found is not None
+
     def has_plan(self) -> bool:
         """Whether there is anything to do."""
         return self.db.execute("SELECT 1 FROM actions LIMIT 1").fetchone() is not None

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from oarbank_cas.backends.base import Backend
     from oarbank_cas.descriptor import Descriptor
 
-_VERSION = 1
+_VERSIONS = {"entries": 2}
+"""The version of the records of a kind, where it is not the first: what an older one left out is not to be missed."""
+
 _PART_BYTES = 2**20
 _MAX_PART = 128 * 2**20
 """Bytes of a part: one record may be as large as the references of one envelope."""
@@ -72,7 +74,7 @@ class StateWriter:
         if not self._held:
             return
         head = {
-            "format": _VERSION,
+            "format": _VERSIONS.get(self._kind, 1),
             "store": self._descriptor.id,
             "epoch": self._descriptor.epoch,
             "sha256": hashlib.sha256(self._held).hexdigest(),
@@ -95,7 +97,7 @@ def read_parts(backend: Backend, descriptor: Descriptor, run: str, kind: str, pa
         except ValueError:
             continue
         expected = {
-            "format": _VERSION,
+            "format": _VERSIONS.get(kind, 1),
             "store": descriptor.id,
             "epoch": descriptor.epoch,
             "sha256": hashlib.sha256(body).hexdigest(),

@@ -12,6 +12,7 @@ from oarbank_cas import layout
 from oarbank_cas.backends.base import ObjectStat
 from oarbank_cas.errors import ConflictError, NotFoundError
 from oarbank_cas.gc import rules
+from oarbank_cas.gc.audit import write_ended
 from oarbank_cas.gc.report import Table, age_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Sweep:
         ledger: has the plan.
         around: gives nonces.
         by: who runs it, for tombstones.
+        run: the run's id, for tombstones.
         tm_ns: the run's time.
         table: counts what is done.
         progress: called after each group.
@@ -50,6 +52,7 @@ class Sweep:
         ledger: Ledger,
         around: Surroundings,
         by: str,
+        run: str,
         tm_ns: int,
         table: Table,
         progress: Callable[[str, int], None],
@@ -60,6 +63,7 @@ class Sweep:
         self._ledger = ledger
         self._around = around
         self._by = by
+        self._run = run
         self._tm_ns = tm_ns
         self._table = table
         self._progress = progress
@@ -96,11 +100,14 @@ class Sweep:
     def expire(self) -> None:
         """End the entries that retention ends: a tombstone in the place of the very entry that was judged."""
         for group in self._ledger.planned("expire"):
+            ended = []
             for action in group:
                 stat = ObjectStat(action.name, action.size, action.time_ns, action.validator)
-                if self._results.expire(stat, by=self._by, reason="retention") is not None:
+                if self._results.expire(stat, by=self._by, reason="retention", run=self._run) is not None:
+                    ended.append(action.name)
                     module = self._ledger.module_of(action.name)
                     self._table.add("entries expired", age_of(action.time_ns, self._tm_ns), action.size, module)
+            write_ended(self._backend, self._tm_ns, self._run, ended)
             self._progress("expire", len(group))
 
     def _forget(self, group: Sequence[Action]) -> None:

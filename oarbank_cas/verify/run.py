@@ -38,6 +38,7 @@ _KNOWN_NAMES = frozenset({layout.DESCRIPTOR, "capabilities.json", layout.POLICY}
 _KNOWN_FOLDERS = (
     layout.BLOBS,
     layout.DAMAGED,
+    layout.EXPLAIN,
     layout.FOSSILS,
     layout.GC,
     layout.PINS,
