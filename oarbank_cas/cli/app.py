@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from oarbank_cas import __version__, stopping
+from oarbank_cas.cli.completing import complete_paths
 from oarbank_cas.cli.session import NAME, Session, complain, error_document, json_option
 from oarbank_cas.cli.values import Seconds, Size
 from oarbank_cas.errors import CasError, StoppedError
@@ -83,6 +84,7 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         if not any(param.name == "json_too" for param in command.params):
             json_option(command)
+        complete_paths(command)
         return command
 
     def make_context(
@@ -151,6 +153,9 @@ def cli(
     ctx.obj = session
     ctx.with_resource(stopping.Stop(deadline_s))
     ctx.call_on_close(session.close)
+
+
+complete_paths(cli)
 
 
 def main() -> NoReturn:
