@@ -10,7 +10,7 @@ import secrets
 import shutil
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import TypeAlias
 
 from oarbank_cas import stopping
@@ -120,25 +120,20 @@ def _fill(tree: Folder, files: Sequence[FileRef], bring: Bring, mode: int, at_on
         stopping.results([pool.submit(work, task) for task in tasks])
 
 
-@contextlib.contextmanager
-def new_file(inside: Folder, name: str, mode: int) -> Iterator[int]:
-    """A descriptor, for reading and writing, of a new file in a folder.
+def new_file(inside: Folder, name: str, mode: int) -> int:
+    """A descriptor, for reading and writing, of a new file in a folder; the caller closes it.
 
     Raises:
         ConflictError: it cannot be created.
         StorageIOError: there is no room for it.
     """
     try:
-        fd = os.open(inside.at(name), _CREATE, mode, dir_fd=inside.fd)
+        return os.open(inside.at(name), _CREATE, mode, dir_fd=inside.fd)
     except OSError as error:
         label = os.path.join(inside.path, name)
         if error.errno in _FULL:
             raise StorageIOError(f"{label}: {error.strerror}; free some space and run this again") from error
         raise ConflictError(f"cannot create {label}: {error.strerror}") from error
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def place_file(root: Folder, path: str, file: FileRef, bring: Bring) -> bool:

@@ -96,8 +96,11 @@ class FromStore:
 
     def bring(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
         """See `placing.Bring`."""
-        with new_file(inside, name, mode) as fd:
+        fd = new_file(inside, name, mode)
+        try:
             self._blobs.copy_to(file.digest, fd, os.path.join(inside.path, name))
+        finally:
+            os.close(fd)
         if self._progress is not None:
             self._progress(file.size)
 
@@ -169,9 +172,12 @@ class FromCache:
             self._progress(file.size)
 
     def _copy(self, inside: Folder, name: str, file: FileRef, mode: int) -> None:
-        with new_file(inside, name, mode) as fd:
-            self._write(file, fd, os.path.join(inside.path, name))
+        fd = new_file(inside, name, mode)
+        try:
+            self._write(file, fd, f"{inside.path}{os.sep}{name}")
             self.placed.append((file.path, file.digest, file.size, look_of(os.fstat(fd)), False))
+        finally:
+            os.close(fd)
 
     def _write(self, file: FileRef, fd: int, label: str) -> None:
         source = self._open(file)
@@ -207,7 +213,6 @@ class FromCache:
         if row is None or not file.size:
             return False
         path = self._cache.folder.blob(file.digest)
-        folder = os.fstat(inside.fd) if inside.fd is not None else os.stat(inside.path)
         for _ in range(_TRIES):
             try:
                 before = os.lstat(path)
@@ -222,7 +227,7 @@ class FromCache:
             if before.st_mtime_ns != MTIME_NS or before.st_mode & 0o333:
                 return False  # it cannot be told from one that a job has written to, or written to again
             try:
-                if not self._blobs.carrier.link(path, inside.at(name), inside.fd, before.st_dev, folder.st_dev):
+                if not self._blobs.carrier.link(path, inside.at(name), inside.fd, before.st_dev, inside.device):
                     return False
             except OSError as error:
                 if error.errno == errno.ENOENT:

@@ -7,6 +7,7 @@ checked is what is used. Where the system has no such calls (Windows) each step 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 import threading
@@ -87,6 +88,11 @@ class Folder:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             return InvalidInputError("is not a directory, or a symbolic link to one, which is not followed", self.path)
         return InvalidInputError(f"cannot be opened: {error.strerror}", self.path)
+
+    @functools.cached_property
+    def device(self) -> int:
+        """The device that it is on."""
+        return (os.stat(self.path) if self.fd is None else os.fstat(self.fd)).st_dev
 
     def at(self, name: str) -> str:
         """What `name` in this folder is called in a call that gets `fd` as its `dir_fd`."""

@@ -32,8 +32,15 @@ class Carrier:
     def __init__(self) -> None:
         self._cannot: set[tuple[str, int, int]] = set()
 
-    def carry(self, source: int, target: int, size: int, placement: Placement = "auto") -> str:
+    def carry(self, source: int, target: int, size: int, device: int, placement: Placement = "auto") -> str:
         """Give the empty file `target` the `size` bytes of `source`, from its beginning; `reflink` or `copy`.
+
+        Args:
+            source: a descriptor.
+            target: a descriptor.
+            size: bytes.
+            device: that of `source`.
+            placement: how.
 
         Raises:
             OSError: reading or writing failed, or there was less to read.
@@ -41,7 +48,7 @@ class Carrier:
         if size == 0:
             return "copy"
         if placement != "copy":
-            pair = ("reflink", os.fstat(source).st_dev, os.fstat(target).st_dev)
+            pair = ("reflink", device, os.fstat(target).st_dev)
             if pair not in self._cannot:
                 if oscalls.share_blocks(source, target):
                     return "reflink"
@@ -123,7 +130,9 @@ def _copy_through(source: int, target: int, done: int, size: int) -> None:
         chunk = os.read(source, min(_CHUNK, size - done))
         if not chunk:
             raise OSError(errno.EIO, "the cached copy ends too soon")
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(target, view) :]
         done += len(chunk)
+        written = os.write(target, chunk)
+        if written < len(chunk):
+            view = memoryview(chunk)[written:]
+            while view:
+                view = view[os.write(target, view) :]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from oarbank_cas.cache.folder import CacheFolder
 
-_VERSION = 1
+_VERSION = 2
 _BUSY_S = 20.0
 _DAMAGED = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_IOERR_SHORT_READ", "SQLITE_FORMAT", "SQLITE_ERROR"})
 """The last where the tables are not those that are expected."""
@@ -38,8 +38,7 @@ CREATE TABLE blobs (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, note TEXT NO
     WITHOUT ROWID;
 CREATE INDEX by_use ON blobs (used);
 CREATE TABLE claims (digest TEXT PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE holds (digest TEXT NOT NULL, owner TEXT NOT NULL, PRIMARY KEY (digest, owner)) WITHOUT ROWID;
-CREATE INDEX by_owner ON holds (owner);
+CREATE TABLE holds (owner TEXT PRIMARY KEY, digests TEXT NOT NULL);
 CREATE TABLE total (bytes INTEGER NOT NULL);
 INSERT INTO total VALUES (0);
 CREATE TRIGGER blob_in AFTER INSERT ON blobs BEGIN UPDATE total SET bytes = bytes + new.size; END;
@@ -244,7 +243,8 @@ class Index:
         wanted = json.dumps(sorted(digests))  # in the order of the table, which is several times faster
         with self.transaction() as sql:
             if owner is not None:
-                sql.execute("INSERT OR IGNORE INTO holds SELECT value, ? FROM json_each(?)", (owner, wanted))
+                # As one list, since only eviction looks into it.
+                sql.execute("INSERT INTO holds VALUES (?, ?)", (owner, wanted))
             sql.execute(
                 "UPDATE blobs SET used = ? WHERE digest IN (SELECT value FROM json_each(?))", (time.time_ns(), wanted)
             )

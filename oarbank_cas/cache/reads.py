@@ -141,7 +141,7 @@ class CachedBlobs(Blobs):
         """
         before = os.fstat(source)
         try:
-            self.carrier.carry(source, fd, before.st_size, placement)
+            self.carrier.carry(source, fd, before.st_size, before.st_dev, placement)
         except OSError as error:
             if error.errno in FULL:
                 raise StorageIOError(f"{label}: {error.strerror}; free some space and run this again") from error

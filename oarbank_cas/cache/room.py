@@ -82,7 +82,8 @@ class Room:
         began = later = max(newest + 1, time.time_ns())
         while (held := _held(sql)) > limit:
             page = sql.execute(
-                "SELECT digest, size FROM blobs WHERE used < ? AND digest NOT IN (SELECT digest FROM holds) "
+                "SELECT digest, size FROM blobs WHERE used < ? AND digest NOT IN "
+                "(SELECT value FROM holds, json_each(holds.digests)) "
                 "ORDER BY used LIMIT ?",
                 (began, _PAGE),
             ).fetchall()
@@ -106,7 +107,7 @@ class Room:
         return stat.S_ISREG(st.st_mode) and st.st_nlink > 1
 
     def _bury(self, sql: sqlite3.Connection, kept_s: float) -> None:
-        for (owner,) in sql.execute("SELECT DISTINCT owner FROM holds").fetchall():
+        for (owner,) in sql.execute("SELECT owner FROM holds").fetchall():
             if self._folder.is_dead(owner.partition(".")[0]):
                 sql.execute("DELETE FROM holds WHERE owner = ?", (owner,))
         for (digest,) in sql.execute("SELECT digest FROM claims").fetchall():

@@ -94,7 +94,7 @@ def status(cache: Cache) -> Status:
         (size,) = sql.execute("SELECT bytes FROM total").fetchone()
         blobs, oldest = sql.execute("SELECT count(*), min(used) FROM blobs").fetchone()
         (incoming,) = sql.execute("SELECT count(*) FROM claims").fetchone()
-        (held,) = sql.execute("SELECT count(DISTINCT digest) FROM holds").fetchone()
+        (held,) = sql.execute("SELECT count(DISTINCT value) FROM holds, json_each(digests)").fetchone()
     linked = sum(1 for _, st in _files(cache) if st.st_nlink > 1)
     mounts = list(MountRecords(cache.folder).all())
     return Status(cache.folder.where, cache.budget, size, blobs, incoming, held, linked, oldest, mounts)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,34 @@ def test_is_the_canonical_json_of_the_files_by_path_in_whatever_order_they_come(
     random.shuffle(shuffled)
     assert manifest_bytes(iter(shuffled)) == expected
     assert parse_manifest(expected) == tuple(ordered)
+
+
+NEVER = re.compile("(?!)")
+
+
+@given(FILES, st.data())
+def test_a_manifest_is_read_alike_with_and_without_the_short_way(files, data):
+    """Any bytes near a manifest: moved, doubled, cut out or changed."""
+    text = bytearray(manifest_bytes(files))
+    for _ in range(data.draw(st.integers(0, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        end = min(len(text), start + data.draw(st.integers(0, 90)))
+        there = data.draw(st.integers(0, len(text)))
+        piece = data.draw(
+            st.one_of(st.just(bytes(text[start:end])), st.sampled_from([b"0", b'"', b"\\", b"\xc3\xa9", b" "]))
+        )
+        text[start:end] = b""
+        text[there:there] = piece
+
+    def read(pattern):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_PLAIN", pattern)
+            try:
+                return parse_manifest(bytes(text))
+            except InvalidInputError as error:
+                return str(error)
+
+    assert read(module._PLAIN) == read(NEVER)
 
 
 def entry(path="p", digest=A, size=1, **more):
