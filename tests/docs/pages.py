@@ -57,7 +57,7 @@ def _script(block: Block) -> str:
 def run(page: Path, folder: Path, **environment: str) -> list[tuple[Block, str]]:
     """Run a page's blocks in one shell, in an empty folder; each block, and what it printed."""
     wanted = [block for block in blocks(page) if block.kind in ("sh", "python")]
-    program = (_PROLOGUE + "".join(map(_script, wanted))).replace("/tmp/", f"{folder}/")
+    program = _PROLOGUE + re.sub(r"(?<!\w)/tmp/", f"{folder}/", "".join(map(_script, wanted)))
     known = {name: value for name, value in os.environ.items() if not name.startswith(("OARBANK_", "AWS_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), known["PATH"]])
     done = subprocess.run(
