@@ -26,6 +26,7 @@ _BEYOND = (
     "gc.collect.Options",
     "verify.Options",
     "copying.Options",
+    "explain.Explanation",
     "pins.Pins",
     "pins.Pin",
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from oarbank_cas import entry as codec
 from oarbank_cas import layout
+from oarbank_cas.blobs import Blobs
 from oarbank_cas.contracts.key_inputs import KeyInputs
 from oarbank_cas.contracts.keys import check_class, parse_key
 from oarbank_cas.copying import key_of
@@ -59,9 +60,10 @@ class _Asking:
         self._rooms = rooms
         self._parts = parts
         self._class = result_class
-        # A question is no use of the result: these lookups note no hits.
-        self._lookups = Lookups(rooms.backend, rooms.blobs, rooms.descriptor.session_s)
-        self._kept = kept(rooms.blobs, parts.hex, parts.stage)
+        # A question is no use of the result: these note no hits, and what they find absent others need not forget.
+        self._blobs = Blobs(rooms.backend, rooms.descriptor.session_s)
+        self._lookups = Lookups(rooms.backend, self._blobs, rooms.descriptor.session_s)
+        self._kept = kept(self._blobs, parts.hex, parts.stage)
         self._inputs = given or self._kept
 
     def answer(self, most: int, progress: Step | None) -> Explanation:
@@ -112,7 +114,7 @@ class _Asking:
         """What else stands of the key."""
         own = layout.entry(self._parts.hex, self._parts.stage, self._class)
         found = []
-        for name in names_of(self._rooms, self._parts.hex):
+        for name in names_of(self._rooms.backend, self._parts.hex):
             if name == own:
                 continue
             parts, in_class = key_of(name)
@@ -133,7 +135,9 @@ class _Asking:
         told = self._ended_or_never(found, others)
         if self._inputs is None:
             return told
-        near, searched = nearest(self._rooms, self._lookups, self._inputs, self._class, most, progress)
+        near, searched = nearest(
+            self._rooms.backend, self._blobs, self._lookups, self._inputs, self._class, most, progress
+        )
         return replace(told, nearest=near, searched=searched)
 
     def _ended_or_never(self, found: Lookup, others: tuple[Standing, ...]) -> Explanation:

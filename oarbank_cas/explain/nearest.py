@@ -18,17 +18,18 @@ from oarbank_cas.inputs.kept import kept
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from oarbank_cas.backends.base import Backend
+    from oarbank_cas.blobs import Blobs
     from oarbank_cas.contracts.key_inputs import KeyInputs
     from oarbank_cas.contracts.keys import JobKey
     from oarbank_cas.lookups import Lookups
     from oarbank_cas.progress import Step
-    from oarbank_cas.rooms import Rooms
-
-PROPOSED = 128
-"""Keys that the index is asked for; entries of some may have ended since."""
 
 EXAMINED = 32
-"""Documents that are compared, at most."""
+"""Keys that the index is asked for, and documents that are compared."""
+
+AGAIN = 256
+"""Keys that it is asked for where so many of those have ended that there are not enough."""
 
 MAX_ENTRIES = 50
 """Entries and tombstones of one key that are looked at."""
@@ -37,20 +38,27 @@ MAX_DIFFERENCES = 20
 """Differences of one result that are told; more are counted."""
 
 
-def names_of(rooms: Rooms, key_hex: str) -> Iterator[str]:
+def names_of(backend: Backend, key_hex: str) -> Iterator[str]:
     """The object names of the entries and tombstones of a key's stages and classes, `MAX_ENTRIES` at most."""
     prefix = f"{layout.RESULTS}{key_hex[:2]}/{key_hex}/"
-    names = (stat.name for stat in rooms.backend.listing(prefix) if is_entry_name(stat.name))
+    names = (stat.name for stat in backend.listing(prefix) if is_entry_name(stat.name))
     return itertools.islice(names, MAX_ENTRIES)
 
 
 def nearest(
-    rooms: Rooms, lookups: Lookups, wanted: KeyInputs, result_class: str, most: int, progress: Step | None = None
+    backend: Backend,
+    blobs: Blobs,
+    lookups: Lookups,
+    wanted: KeyInputs,
+    result_class: str,
+    most: int,
+    progress: Step | None = None,
 ) -> tuple[tuple[Near, ...], int]:
     """Find them: those with the fewest differences, the latest first among equals.
 
     Args:
-        rooms: the store.
+        backend: the store's storage.
+        blobs: its blobs.
         lookups: lookups of it that note no hits.
         wanted: the inputs asked for.
         result_class: the class asked for; another counts as a difference, as does another stage.
@@ -60,25 +68,30 @@ def nearest(
     Returns:
         The results, and how many jobs the index knows of the module.
     """
-    alike = InputsIndex(rooms.backend).alike(wanted, PROPOSED, progress)
-    examined = in_order(
-        lambda key: _examine(rooms, lookups, key, wanted, result_class),
-        alike.keys,
-        rooms.backend.requests_at_once,
-        ahead=1,
-    )
-    found = list(itertools.islice((near for near in examined if near is not None), EXAMINED))
+    for proposed in (EXAMINED, AGAIN):
+        alike = InputsIndex(backend).alike(wanted, proposed, progress)
+        examined = in_order(
+            lambda key: _examine(backend, blobs, lookups, key, wanted, result_class),
+            alike.keys,
+            backend.requests_at_once,
+            ahead=1,
+        )
+        found = list(itertools.islice((near for near in examined if near is not None), EXAMINED))
+        if len(found) >= most or len(alike.keys) < proposed:
+            break
     found.sort(key=lambda near: (near.recorded_at or "", near.job_key, near.result_class), reverse=True)
     found.sort(key=lambda near: near.count)
     return tuple(found[:most]), alike.rows
 
 
-def _examine(rooms: Rooms, lookups: Lookups, key_hex: str, wanted: KeyInputs, result_class: str) -> Near | None:
+def _examine(
+    backend: Backend, blobs: Blobs, lookups: Lookups, key_hex: str, wanted: KeyInputs, result_class: str
+) -> Near | None:
     """The entry of a key that is nearest; None where none stands, or its inputs are gone."""
-    standing = [key_of(name) for name in names_of(rooms, key_hex)]
+    standing = [key_of(name) for name in names_of(backend, key_hex)]
     if not standing:
         return None
-    inputs = kept(rooms.blobs, key_hex)
+    inputs = kept(blobs, key_hex)
     if inputs is None or inputs.module != wanted.module:
         return None
     apart = 0

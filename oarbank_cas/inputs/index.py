@@ -16,15 +16,23 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from oarbank_cas import layout
 from oarbank_cas.batches import in_order
 from oarbank_cas.contracts.canonical import digest_of
 from oarbank_cas.contracts.key_inputs import MAX_KEY_INPUTS, KeyInputs
-from oarbank_cas.errors import CasError, CorruptError, NotFoundError, PermissionDeniedError
-from oarbank_cas.inputs.sketch import SIZE, columns, distances, row, sketch
+from oarbank_cas.errors import (
+    CasError,
+    CorruptError,
+    NotFoundError,
+    PermissionDeniedError,
+    StorageIOError,
+    UnavailableError,
+)
+from oarbank_cas.inputs.rows import HALF_NAME, KEY, MAX_ROWS, ROW, Best, Hit, Rows, decode, encode
+from oarbank_cas.inputs.sketch import SIZE, columns, distances, sketch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,24 +40,19 @@ if TYPE_CHECKING:
     from oarbank_cas.backends.base import Backend
 
 Progress = Callable[[int], None]
+"""Called with the bytes of each document that is read."""
 
 GATHER_AT = 1024
 """Notes of one module from which on they are gathered."""
 
-MAX_ROWS = 65_536
-"""Rows of one object."""
-
-_KEY = 32
-_ROW = SIZE + _KEY
 _CHUNK = 8192
 _GATHERED = 16_384
 """Notes that are gathered in one go: their names are long."""
 
 _TRIES = 5
 _TAG = 16
-_HALF_NAME = 32
 _NEW = re.compile(rf"[0-9a-f]{{{_TAG}}}/([0-9a-f]{{2}})/(\1[0-9a-f]{{62}})\.([0-9a-f]{{{2 * SIZE}}})")
-_ROWS = re.compile(rf"([0-9a-f]{{{_TAG}}})/([0-9a-f]{{{_HALF_NAME}}})-([0-9a-f]{{{_HALF_NAME}}})")
+_ROWS = re.compile(rf"([0-9a-f]{{{_TAG}}})/([0-9a-f]{{{HALF_NAME}}})-([0-9a-f]{{{HALF_NAME}}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,43 +68,6 @@ class Alike:
     keys: list[str]
     rows: int
     damaged: list[str]
-
-
-class _Rows(NamedTuple):
-    """An object of rows, as listed."""
-
-    name: str
-    rows: int
-    sketches: str
-    keys: str
-
-
-class _Hit(NamedTuple):
-    """A row: how far it is, and its key, or where that is to be read."""
-
-    distance: int
-    key: str
-    row: tuple[_Rows, int] | None
-
-
-@dataclass(slots=True)
-class _Best:
-    """The nearest rows so far, at most `most`."""
-
-    most: int
-    found: list[_Hit] = field(default_factory=list)
-
-    def offer(self, far: bytes, named: Callable[[int], tuple[str, tuple[_Rows, int] | None]]) -> None:
-        """Take the nearest of many rows, whose distances are `far`."""
-        taken: list[_Hit] = []
-        for distance in sorted(set(far)):
-            at = far.find(distance)
-            while at >= 0 and len(taken) < self.most:
-                taken.append(_Hit(distance, *named(at)))
-                at = far.find(distance, at + 1)
-            if len(taken) >= self.most:
-                break
-        self.found = sorted([*self.found, *taken], key=lambda hit: hit.distance)[: self.most]
 
 
 def module_tag(module: str) -> str:
@@ -155,12 +121,12 @@ class InputsIndex:
         tag, wanted, own = module_tag(inputs.module), sketch(inputs.document), inputs.key.hex
         for last in (*[False] * (_TRIES - 1), True):
             with contextlib.suppress(_GoneError):
-                best = _Best(most + 1)
+                best = Best(most + 1)
                 rows, notes, damaged = self._look(tag, wanted, best, patient=not last)
                 keys = self._keys(best, patient=not last)
                 break
         if damaged or (not rows and self._is_empty()):
-            best, rows = _Best(most + 1), 0
+            best, rows = Best(most + 1), 0
 
             def look(of: str, made: dict[bytes, bytes]) -> None:
                 nonlocal rows
@@ -176,7 +142,7 @@ class InputsIndex:
                 self.gather(tag)
         return Alike([key for key in keys if key != own][:most], rows, damaged)
 
-    def _look(self, tag: str, wanted: bytes, best: _Best, *, patient: bool) -> tuple[int, int, list[str]]:
+    def _look(self, tag: str, wanted: bytes, best: Best, *, patient: bool) -> tuple[int, int, list[str]]:
         """Offer everything that the index has of a module; how many rows and notes there are, and what is damaged."""
         rows = notes = 0
         damaged = []
@@ -192,30 +158,32 @@ class InputsIndex:
                 if patient:
                     raise _GoneError from None
                 continue
-            if digest_of(data)[:_HALF_NAME] != each.sketches:
+            except (CorruptError, StorageIOError):
+                data = b""
+            if digest_of(data)[:HALF_NAME] != each.sketches:
                 damaged.append(each.name)
                 continue
             rows += each.rows
             best.offer(distances(data, wanted), lambda at: ("", (each, at)))  # noqa: B023 - used at once
         return rows + notes, notes, damaged
 
-    def _keys(self, best: _Best, *, patient: bool) -> list[str]:
+    def _keys(self, best: Best, *, patient: bool) -> list[str]:
         """The keys of the nearest rows, each once."""
         found = list(in_order(self._key, best.found, self._backend.requests_at_once))
         if patient and None in found:
             raise _GoneError
         return list(dict.fromkeys(key for key in found if key is not None))
 
-    def _key(self, hit: _Hit) -> str | None:
+    def _key(self, hit: Hit) -> str | None:
         """The key of a hit; None where its object went meanwhile."""
         if hit.row is None:
             return hit.key
         each, at = hit.row
         try:
-            data = self._backend.read_range(each.name, each.rows * SIZE + at * _KEY, _KEY)
+            data = self._backend.read_range(each.name, each.rows * SIZE + at * KEY, KEY)
         except NotFoundError:
             return None
-        return data.hex() if len(data) == _KEY else None
+        return data.hex() if len(data) == KEY else None
 
     def _notes(self, tag: str) -> Iterator[tuple[str, str, bytes]]:
         """Name, key and sketch of each note of a module."""
@@ -224,13 +192,13 @@ class InputsIndex:
             if match is not None:
                 yield stat.name, match[2], bytes.fromhex(match[3])
 
-    def _listed(self, tag: str) -> list[_Rows]:
+    def _listed(self, tag: str) -> list[Rows]:
         """The objects of rows of a module, the smallest first. What is none is left alone."""
         found = []
         for stat in self._backend.listing(f"{layout.EXPLAIN_ROWS}{tag}/"):
             match = _ROWS.fullmatch(stat.name.removeprefix(layout.EXPLAIN_ROWS))
             if match is not None:
-                found.append(_Rows(stat.name, stat.size // _ROW, match[2], match[3]))
+                found.append(Rows(stat.name, stat.size // ROW, match[2], match[3]))
         return sorted(found, key=lambda each: (each.rows, each.name))
 
     # -- gathering
@@ -255,27 +223,19 @@ class InputsIndex:
             self._backend.delete_many([name for name in merged if name != written])
             self._backend.delete_many([name for name, _, _ in chunk])
 
-    def _read(self, each: _Rows) -> dict[bytes, bytes] | None:
+    def _read(self, each: Rows) -> dict[bytes, bytes] | None:
         """Key to sketch, of a sound object; None of another."""
         try:
-            data, _ = self._backend.read(each.name, MAX_ROWS * _ROW)
+            return decode(self._backend.read(each.name, MAX_ROWS * ROW)[0], each)
         except (NotFoundError, CorruptError):
             return None
-        split = each.rows * SIZE
-        sketches, keys = data[:split], data[split:]
-        if (digest_of(sketches)[:_HALF_NAME], digest_of(keys)[:_HALF_NAME]) != (each.sketches, each.keys):
-            return None
-        return {keys[at * _KEY : (at + 1) * _KEY]: row(sketches, at) for at in range(each.rows)}
 
     def _write(self, tag: str, rows: dict[bytes, bytes]) -> str:
-        ordered = sorted(rows)
-        sketches = columns(rows[key] for key in ordered)
-        keys = b"".join(ordered)
-        made = (digest_of(sketches)[:_HALF_NAME], digest_of(keys)[:_HALF_NAME])
-        name = layout.key_inputs_rows(tag, *made)
-        if not self._create(name, sketches + keys) and self._read(_Rows(name, len(ordered), *made)) is None:
+        sketches, keys, data = encode(rows)
+        name = layout.key_inputs_rows(tag, sketches, keys)
+        if not self._create(name, data) and self._read(Rows(name, len(rows), sketches, keys)) is None:
             self._backend.delete(name)  # damaged: the right one has the same name
-            self._create(name, sketches + keys)
+            self._create(name, data)
         return name
 
     # -- keeping house
@@ -386,8 +346,10 @@ class InputsIndex:
             if hashlib.sha256(data).hexdigest() != key_hex:
                 return None
             return KeyInputs.stored(data)
-        except (NotFoundError, CorruptError):
-            return None
+        except UnavailableError:
+            raise
+        except CasError:
+            return None  # one that cannot be read is not found; the others are
 
 
 class _GoneError(Exception):

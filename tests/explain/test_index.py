@@ -341,3 +341,13 @@ def test_many_modules_keep_apart(memory):
         assert index.alike(inputs(9, module=module), 50).rows == 10  # noted, and made again
         index.gather(module_tag(module))
         assert len(index.alike(inputs(9, module=module), 50).keys) == 5
+
+
+def test_where_most_have_ended_it_looks_further(memory):
+    """Forty that are nearest and have ended hide none that is further away and stands."""
+    for number in range(40):
+        memory.record(inputs(number))
+        memory.store.invalidate(str(inputs(number).key), by="ada", reason="")
+    for number in range(3):
+        memory.record(inputs(number, compat="render2", more=number))
+    assert [near.count for near in memory.explain(inputs(-1)).nearest] == [3, 3, 3]
