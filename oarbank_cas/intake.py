@@ -16,7 +16,7 @@ from oarbank_cas import intake_pool, layout, stopping
 from oarbank_cas.absent import present
 from oarbank_cas.batches import in_order
 from oarbank_cas.blobs import CHUNK, Blob
-from oarbank_cas.errors import InvalidInputError, StorageIOError
+from oarbank_cas.errors import CasError, InvalidInputError, StorageIOError
 from oarbank_cas.pending import Pending
 from oarbank_cas.progress import steps
 from oarbank_cas.sources import FileReader, changed, check_unchanged, read_into, size_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import BinaryIO
 
-    from oarbank_cas.backends.base import Backend, Incoming, ObjectStat
+    from oarbank_cas.backends.base import Backend, FileIncoming, Incoming, ObjectStat
     from oarbank_cas.blobs import Blobs
     from oarbank_cas.intake_worker import Taken
     from oarbank_cas.progress import Progress
@@ -151,6 +151,9 @@ class Intake:
             size = before.st_size
             if at_most is not None and size > at_most:
                 return None
+            sending = self._backend.incoming_file(fd, size, lambda fd: check_unchanged(fd, before, source.label))
+            if sending is not None:
+                return self._send(fd, before, sending, source.label)
             if size <= self._held_bytes:
                 data = self._reader.held(fd, size, source.label)
                 digest = hashlib.sha256(data).hexdigest()
@@ -410,6 +413,24 @@ class Intake:
         else:
             incoming.discard()
         return Blob(digest, incoming.size, new=taken)
+
+    def _send(self, fd: int, before: os.stat_result, sending: FileIncoming, label: str) -> Blob:
+        """Put a file from where it is."""
+        try:
+            self._reader.feed(fd, before.st_size, label, sending.write)
+            check_unchanged(fd, before, label)
+            digest = sending.sha256.hex()
+            if self._is_known(digest, before.st_size):
+                return Blob(digest, before.st_size)
+            taken, sending = sending, None  # type: ignore[assignment]
+        finally:
+            if sending is not None:
+                sending.discard()
+        try:
+            return self._take(digest, taken)
+        except CasError:
+            check_unchanged(fd, before, label)  # which says more than that the server refuses it
+            raise
 
     def _copy(self, fd: int, before: os.stat_result, digest: str, label: str) -> Blob:
         os.lseek(fd, 0, os.SEEK_SET)

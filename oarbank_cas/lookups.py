@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from oarbank_cas import entry as codec
 from oarbank_cas import layout
+from oarbank_cas.absent import present
 from oarbank_cas.batches import in_order
 from oarbank_cas.contracts.keys import JobKey, check_class, parse_key
 from oarbank_cas.contracts.manifest import parse_dataset
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from oarbank_cas.blobs import Blobs
 
 Status = Literal["hit", "miss", "error"]
+
+
+_MANY = 8
+"""Blobs of one entry from which on a storage from afar is asked for several at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,19 +186,26 @@ class Lookups:
         if presence.seen(body) is not None:
             return ()
         oldest = presence.moment()
-        missing = []
+        unknown: dict[str, int | None] = {}
         for digest, size in wanted(found).items():
-            name = f"{digest} {size}"
-            remembered = presence.seen(name)
-            if remembered is not None:
+            remembered = presence.seen(f"{digest} {size}")
+            if remembered is None:
+                unknown[digest] = size
+            else:
                 oldest = (min(oldest[0], remembered[0]), min(oldest[1], remembered[1]))
-                continue
-            moment = presence.moment()
-            present = self._blobs.size_for_readers(digest)
-            if present is None or size not in (None, present):
+        moment = presence.moment()
+        many = self._backend.requests_at_once > 1 and len(unknown) > _MANY
+        there = present(self._backend, list(unknown)) if many else {}
+        missing = []
+        for digest, size in unknown.items():
+            if not many:
+                moment = presence.moment()
+            # What does not stand under its name may be among the fossils.
+            stands = there.get(digest) or self._blobs.size_for_readers(digest)
+            if stands is None or size not in (None, stands):
                 missing.append(digest)
             else:
-                presence.saw(name, moment)
+                presence.saw(f"{digest} {size}", moment)
         if not missing:
             presence.saw(body, oldest)
         return tuple(missing)

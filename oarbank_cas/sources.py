@@ -13,7 +13,7 @@ from oarbank_cas import stopping
 from oarbank_cas.errors import InvalidInputError, PermissionDeniedError, StorageIOError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _CHUNK = 2**20
 _WINDOW_FILES = 1000
@@ -172,21 +172,25 @@ class FileReader:
         return buffer[:size]
 
     def hash(self, fd: int, size: int, label: str) -> str:
-        """The digest of an open file, from where it stands.
+        """The digest of an open file, from where it stands; raises as `feed`."""
+        state = hashlib.sha256()
+        self.feed(fd, size, label, state.update)
+        return state.hexdigest()
+
+    def feed(self, fd: int, size: int, label: str, take: Callable[[memoryview], object]) -> None:
+        """Read an open file, from where it stands, piece by piece.
 
         Raises:
             StorageIOError: it has more or fewer bytes than `size`.
         """
-        state = hashlib.sha256()
         buffer = self.buffer(_CHUNK)
         done = 0
         while done <= size and (count := read_into(fd, buffer)):  # a file may grow as fast as it is read
             stopping.check()
-            state.update(buffer[:count])
+            take(buffer[:count])
             done += count
         if done != size:
             raise changed(label)
-        return state.hexdigest()
 
 
 def read_into(fd: int, buffer: memoryview) -> int:

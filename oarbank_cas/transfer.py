@@ -87,7 +87,7 @@ def _beginning(fd: int, size: int, state: hashlib._Hash) -> int:
     return done
 
 
-def _write(fd: int, data: bytes) -> None:
+def _write(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -97,11 +97,12 @@ def copy_hashing(reader: Reader, fd: int) -> tuple[str, int]:
     """Write all that a reader gives to a file; its digest, and how many bytes."""
     state = hashlib.sha256()
     size = 0
-    while size < reader.stat.size and (chunk := reader.read(_CHUNK)):
+    buffer = memoryview(bytearray(min(_CHUNK, reader.stat.size)))
+    while size < reader.stat.size and (count := reader.readinto(buffer)):
         stopping.check()
-        state.update(chunk)
-        _write(fd, chunk)
-        size += len(chunk)
+        state.update(buffer[:count])
+        _write(fd, buffer[:count])
+        size += count
     return state.hexdigest(), size
 
 

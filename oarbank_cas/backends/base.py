@@ -73,6 +73,18 @@ class Incoming(ABC):
         """Throw the bytes away. Harmless after a commit, or when repeated."""
 
 
+class FileIncoming(Incoming):
+    """Bytes that are sent from a file of the caller's, who reads it once and `write`s all of it, to have it hashed.
+
+    What is sent afterwards are the bytes that were hashed, or nothing is: the file may change, but not unnoticed.
+    """
+
+    @property
+    @abstractmethod
+    def sha256(self) -> bytes:
+        """The checksum of everything written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workshop:
     """Where other processes of this machine may write bytes on their way into the store.
@@ -187,6 +199,17 @@ class Backend(ABC):
     @abstractmethod
     def incoming(self, size_hint: int | None = None) -> Incoming:
         """A place for new bytes; about `size_hint` of them, where known."""
+
+    def incoming_file(self, fd: int, size: int, check: Callable[[int], None]) -> FileIncoming | None:
+        """A way to put a file from where it is; None where its bytes are best written into an `incoming`.
+
+        Args:
+            fd: the open file; may be closed afterwards.
+            size: its bytes.
+            check: given a descriptor of it, raises where it has changed; asked before anything is sent.
+        """
+        del fd, size, check
+        return None
 
     def workshop(self) -> Workshop | None:
         """Where other processes may write temporaries for `adopt`; None where they cannot help."""

@@ -135,7 +135,7 @@ def fetch(session: Session, what: str, part: str | None, output: str, result_cla
 
 
 def _of_result(store: Store, key: str, result_class: str, part: str | None) -> list[tuple[str, FileRef]]:
-    answer = store.lookup(key, result_class)
+    answer = store.lookup(key, result_class, complete=False)  # what is absent shows when it is fetched
     if not answer.hit:
         raise NotFoundError(f"{key} in class {result_class}: miss ({answer.reason}): {answer.detail}")
     if not answer.datasets:

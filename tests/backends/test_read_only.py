@@ -34,7 +34,7 @@ CHANGES = {
     "touch_many": lambda b: b.touch_many(["x/a"]),
     "sweep": lambda b: b.sweep(),
 }
-HARMLESS = {"grant_read", "workshop", "now", "open", "flush", "clone", "close"}
+HARMLESS = {"grant_read", "incoming_file", "workshop", "now", "open", "flush", "clone", "close"}
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import botocore.exceptions as be
 
 from oarbank_cas import stopping
-from oarbank_cas.backends.base import Backend, Incoming, ObjectStat, Reader
+from oarbank_cas.backends.base import Backend, FileIncoming, Incoming, ObjectStat, Reader
 from oarbank_cas.backends.s3 import copying, failures, listing, multipart, reading, stats
 from oarbank_cas.backends.s3.presign import presign
 from oarbank_cas.backends.s3.putting import Putter, overwrite
-from oarbank_cas.backends.s3.spool import Budget, Spool
+from oarbank_cas.backends.s3.spool import SMALL, Budget, FileSpool, Spool
 from oarbank_cas.errors import CasError, ConflictError, NotFoundError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -179,6 +179,10 @@ class S3Backend(Backend):
     def incoming(self, size_hint: int | None = None) -> Incoming:
         """See `Backend.incoming`."""
         return Spool(self._budget, size_hint)
+
+    def incoming_file(self, fd: int, size: int, check: Callable[[int], None]) -> FileIncoming | None:
+        """See `Backend.incoming_file`."""
+        return FileSpool(fd, self._putter.part_size(size), check) if size > SMALL else None
 
     def commit(self, items: Sequence[tuple[str, Incoming]]) -> list[ObjectStat | None]:
         """See `Backend.commit`."""

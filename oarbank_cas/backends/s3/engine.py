@@ -5,6 +5,7 @@ An engine asks once. What it raises is judged, and tried again, by whoever calle
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from botocore.awsrequest import AWSResponse
 
     from oarbank_cas.backends.base import ObjectStat
-    from oarbank_cas.backends.s3.spool import Spool
+    from oarbank_cas.backends.s3.spool import FilePart, Spool
     from oarbank_cas.backends.s3.wire import Wire
 
 NONCE = "oarbank-put"
@@ -32,6 +33,8 @@ NONCE = "oarbank-put"
 _META = "x-amz-meta-"
 _CONDITIONS = {"IfNoneMatch": "if-none-match", "IfMatch": "if-match"}
 _NO_KEY = b"<Code>NoSuchKey</Code>"
+_EMPTY = hashlib.sha256(b"").hexdigest()
+_LARGE = 2**20
 
 
 class Body(Protocol):
@@ -137,18 +140,18 @@ class Boto3Engine:
 
     def put(self, name: str, spool: Spool, condition: Mapping[str, str], nonce: str) -> bool:
         """See `Engine.put`."""
-        data = spool.whole()
-        if data is not None:
-            headers = {
-                **self._wire.stored_headers(),
-                **{_CONDITIONS[kind]: value for kind, value in condition.items()},
-                _META + NONCE: nonce,
-                "x-amz-sdk-checksum-algorithm": "SHA256",
-                "x-amz-checksum-sha256": stats.checksum_of(spool.sha256),
-            }
-            status = self._ask("PUT", name, headers, data).status_code
-            if status in (200, 412):
-                return bool(status == 200)
+        headers = {
+            **self._wire.stored_headers(),
+            **{_CONDITIONS[kind]: value for kind, value in condition.items()},
+            _META + NONCE: nonce,
+            "x-amz-sdk-checksum-algorithm": "SHA256",
+            "x-amz-checksum-sha256": stats.checksum_of(spool.sha256),
+        }
+        if spool.size > _LARGE:
+            headers["Expect"] = "100-continue"  # who will be refused need not send it all
+        status = self._ask("PUT", name, headers, spool.part(0, spool.size), spool.sha256.hex()).status_code
+        if status in (200, 412):
+            return bool(status == 200)
         try:
             self._wire.client.put_object(
                 **self._object(name),
@@ -168,7 +171,12 @@ class Boto3Engine:
         return True
 
     def _ask(
-        self, method: str, name: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+        self,
+        method: str,
+        name: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | FilePart | None = None,
+        payload: str = _EMPTY,
     ) -> AWSResponse:
         if self._base is None:
             self._base = self._wire.url_of("x").removesuffix("x")
@@ -176,7 +184,7 @@ class Boto3Engine:
         told = {**self._wire.extra_headers, **(headers or {})}
         request = AWSRequest(method, url, told, body, stream_output=method == "GET")
         request.context["client_config"] = self._wire.client.meta.config
-        S3SigV4Auth(self._wire.credentials(), "s3", self._wire.region).add_auth(request)
+        _Signer(self._wire.credentials(), self._wire.region, payload).add_auth(request)
         answer = self._wire.session.send(request.prepare())
         if answer.status_code >= 500 or answer.status_code in (408, 429):  # which is not to be asked again at once
             answer.raw.close()
@@ -185,6 +193,19 @@ class Boto3Engine:
 
     def _object(self, name: str) -> dict[str, Any]:
         return {**self._wire.bucket, **self._wire.owner, "Key": self._wire.key(name)}
+
+
+class _Signer(S3SigV4Auth):  # type: ignore[misc]
+    """Signs a request whose payload's digest is known already."""
+
+    def __init__(self, credentials: object, region: str, payload: str) -> None:
+        super().__init__(credentials, "s3", region)
+        self._payload = payload
+
+    def payload(self, request: AWSRequest) -> str:
+        """The digest of the body, in hex; see `SigV4Auth.payload`."""
+        del request
+        return self._payload
 
 
 def _read_headers(answer: AWSResponse) -> dict[str, Any] | None:

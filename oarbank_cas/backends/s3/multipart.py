@@ -19,25 +19,28 @@ import botocore.exceptions as be
 from oarbank_cas import stopping
 from oarbank_cas.backends.s3 import failures, reading
 from oarbank_cas.backends.s3.engine import NONCE
-from oarbank_cas.backends.s3.spool import FilePart
 from oarbank_cas.errors import CasError, StorageIOError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from oarbank_cas.backends.s3.retry import Attempt
-    from oarbank_cas.backends.s3.spool import Spool
+    from oarbank_cas.backends.s3.spool import FilePart, Spool
     from oarbank_cas.backends.s3.wire import Wire
 
 MOST_PARTS = 10_000
 LEAST_PART = 5 * 2**20
 _AT_ONCE = 4
-_CHUNK = 2**20
 _TRIES = 3
 
 RESUMED_WITHIN = timedelta(hours=1)
 """How old an upload is gone on with at most: S3 dates an object by the beginning of its upload, and an object must not
 look much older than its name (docs/s3.md)."""
+
+
+def part_size_of(size: int, part_size: int) -> int:
+    """Bytes of each part but the last of an object of `size` bytes, where `part_size` are wanted."""
+    return max(part_size, LEAST_PART, -(-size // MOST_PARTS))
 
 
 def upload(
@@ -66,7 +69,7 @@ def upload(
     Raises:
         StorageIOError: what stands afterwards is not of the right size.
     """
-    size = max(part_size, LEAST_PART, -(-spool.size // MOST_PARTS))
+    size = part_size_of(spool.size, part_size)
     spans = [(start, min(size, spool.size - start)) for start in range(0, spool.size, size)]
     for _ in range(_TRIES):
         left = _unfinished(wire, name) if creating else None
@@ -105,7 +108,7 @@ def _finish(
 
     def send(number: int) -> tuple[str, str, bool]:
         start, length = spans[number - 1]
-        checksum = _checksum(spool, start, length)
+        checksum = base64.b64encode(spool.checksum(start, length)).decode()
         # The last part is always sent: the answer says whether the server wants checksums at the end, lists do not.
         known = held.get(number) if number < len(spans) else None
         if known is None or not _has_bytes(known, spool, start, length, checksum):
@@ -201,7 +204,7 @@ def _has_bytes(part: dict[str, Any], spool: Spool, start: int, length: int, chec
     if said:
         return bool(said == checksum)
     md5 = hashlib.md5(usedforsecurity=False)
-    for chunk in _chunks(spool, start, length):
+    for chunk in spool.chunks(start, length):
         md5.update(chunk)
     return str(part.get("ETag", "")).strip('"') == md5.hexdigest()
 
@@ -315,19 +318,3 @@ def abandoned(wire: Wire, before: datetime) -> Iterator[tuple[str, str]]:
         if not page.get("IsTruncated") or not following["KeyMarker"] or following.items() <= asked.items():
             return
         asked |= following
-
-
-def _checksum(spool: Spool, start: int, length: int) -> str:
-    state = hashlib.sha256()
-    for chunk in _chunks(spool, start, length):
-        state.update(chunk)
-    return base64.b64encode(state.digest()).decode()
-
-
-def _chunks(spool: Spool, start: int, length: int) -> Iterator[bytes]:
-    body = spool.part(start, length)
-    if isinstance(body, FilePart):
-        while chunk := body.read(_CHUNK):
-            yield chunk
-    else:
-        yield body

@@ -40,6 +40,10 @@ class Putter:
         self._multipart_above = multipart_above
         self._part_size = part_size
 
+    def part_size(self, size: int) -> int | None:
+        """Bytes of a part of an object of `size` bytes; None where it goes up whole."""
+        return multipart.part_size_of(size, self._part_size) if size > self._multipart_above else None
+
     def create(self, name: str, spool: Spool) -> bool:
         """Create `name` if it is absent; whether this call did. Never raises for a race that was lost."""
         return self._place(name, spool, {"IfNoneMatch": "*"}, lambda: reading.head(self._wire, name) is None)

@@ -7,10 +7,15 @@ import io
 import os
 import tempfile
 import threading
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from oarbank_cas.backends.base import Incoming
+from oarbank_cas.backends.base import FileIncoming, Incoming
 from oarbank_cas.errors import StorageIOError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_CHUNK = 2**20
 
 SMALL = 2 * 2**20
 """One object's bytes that may wait in memory."""
@@ -120,12 +125,97 @@ class Spool(Incoming):
     def part(self, start: int, size: int) -> bytes | FilePart:
         """Some of the bytes, as the body of a request. Parts of one spool are read by one thread at a time each."""
         if self._discarded:
-            raise StorageIOError("the bytes are gone that were to be put: the work on them has ended")
+            raise _ended()
         whole = self.whole()
         if whole is not None:
             return whole if (start, size) == (0, self.size) else whole[start : start + size]
         assert self._file is not None
         return FilePart(self._file.fileno(), start, size)
+
+    def checksum(self, start: int, size: int) -> bytes:
+        """The checksum of some of the bytes."""
+        state = hashlib.sha256()
+        for chunk in self.chunks(start, size):
+            state.update(chunk)
+        return state.digest()
+
+    def chunks(self, start: int, size: int) -> Iterator[bytes]:
+        """Some of the bytes, piece by piece."""
+        body = self.part(start, size)
+        if isinstance(body, FilePart):
+            with body:
+                while chunk := body.read(_CHUNK):
+                    yield chunk
+        else:
+            yield body
+
+
+class FileSpool(Spool, FileIncoming):
+    """A file's bytes on their way to a bucket, from where they are: read once to be hashed, and once to be sent.
+
+    What is sent carries the checksums of what was hashed, of the whole or of each part, so a file that changes between
+    is refused by the server, or found out when it is read back.
+
+    Args:
+        fd: the open file.
+        part_size: bytes of a part; None where it is sent in one piece.
+        check: given a descriptor of it, raises where the file is seen to have changed.
+    """
+
+    def __init__(self, fd: int, part_size: int | None, check: Callable[[int], None]) -> None:
+        super().__init__(Budget(0), None)
+        self._fd: int | None = os.dup(fd)
+        self._part_size = part_size
+        self._check = check
+        self._part = hashlib.sha256()
+        self._checksums: list[bytes] = []
+
+    def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Hash the next bytes of the file."""
+        self._state.update(chunk)
+        view = memoryview(chunk)
+        if self._part_size is None:
+            self.size += len(view)
+            return
+        while view:
+            left = self._part_size - self.size % self._part_size
+            self._part.update(view[:left])
+            self.size += len(view[:left])
+            view = view[left:]
+            if self.size % self._part_size == 0:
+                self._end_part()
+
+    def _end_part(self) -> None:
+        self._checksums.append(self._part.digest())
+        self._part = hashlib.sha256()
+
+    def finish(self) -> None:
+        """See `Incoming.finish`."""
+        if self._part_size is not None and len(self._checksums) * self._part_size < self.size:
+            self._end_part()
+
+    def discard(self) -> None:
+        """See `Incoming.discard`."""
+        super().discard()
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+    def whole(self) -> None:
+        """Never: they do not wait in memory."""
+
+    def part(self, start: int, size: int) -> FilePart:
+        """See `Spool.part`."""
+        if self._fd is None:
+            raise _ended()
+        self._check(self._fd)
+        return FilePart(self._fd, start, size)
+
+    def checksum(self, start: int, size: int) -> bytes:
+        """See `Spool.checksum`."""
+        if self._part_size is None or start % self._part_size or size != min(self._part_size, self.size - start):
+            raise ValueError(f"no checksum was made of {size} bytes from {start} on")
+        return self._checksums[start // self._part_size]
 
 
 class FilePart(io.RawIOBase):
@@ -175,6 +265,8 @@ class FilePart(io.RawIOBase):
         """The next bytes."""
         left = max(0, self._size - self._at)
         data = _read_at(self._fd, left if size is None or size < 0 else min(size, left), self._start + self._at)
+        if left and not data and size != 0:
+            raise StorageIOError("a file that is being put has become shorter: let its writer end, then run this again")
         self._at += len(data)
         return data
 
@@ -194,6 +286,10 @@ def _read_at(fd: int, size: int, offset: int) -> bytes:
     with _seeking:  # Windows has no such call
         os.lseek(fd, offset, os.SEEK_SET)
         return os.read(fd, size)
+
+
+def _ended() -> StorageIOError:
+    return StorageIOError("the bytes are gone that were to be put: the work on them has ended")
 
 
 def _no_room(error: OSError) -> StorageIOError:
