@@ -9,6 +9,7 @@ A call cannot be interrupted, so that it waits for a silent server for no longer
 from __future__ import annotations
 
 import os
+import weakref
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -22,7 +23,7 @@ from oarbank_cas.backends.s3.engine import NONCE, Got
 from oarbank_cas.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from obstore import GetResult, ObjectMeta, PutMode
     from obstore.store import S3Config, S3Credential
@@ -74,19 +75,10 @@ class FastEngine:
                     "user_agent": "oarbank-cas",
                 },
                 retry_config={"max_retries": 0},  # tried again above, where it is known what a lost answer means
-                credential_provider=self._credential,
+                credential_provider=_credentials_of(wire),
             )
         except _ERRORS as error:
             raise UnsupportedError(f"obstore cannot be used ({type(error).__name__})") from None
-
-    def _credential(self) -> S3Credential:
-        found = self._wire.credentials()
-        return {
-            "access_key_id": found.access_key,
-            "secret_access_key": found.secret_key,
-            "token": found.token,
-            "expires_at": datetime.now(UTC) + _CREDENTIAL,
-        }
 
     def usable(self) -> bool:
         """Whether this process can call it."""
@@ -130,6 +122,25 @@ class FastEngine:
         except _ERRORS:
             raise failures.EngineFailedError from None
         return True
+
+
+def _credentials_of(wire: Wire) -> Callable[[], S3Credential]:
+    """What obstore asks for a credential. It must not keep the client alive, in a circle that nobody can see."""
+    known = weakref.ref(wire)
+
+    def credential() -> S3Credential:
+        wire = known()
+        if wire is None:
+            raise failures.EngineFailedError
+        found = wire.credentials()
+        return {
+            "access_key_id": found.access_key,
+            "secret_access_key": found.secret_key,
+            "token": found.token,
+            "expires_at": datetime.now(UTC) + _CREDENTIAL,
+        }
+
+    return credential
 
 
 class _Body:
