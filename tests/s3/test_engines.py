@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import gc
 import hashlib
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 import s3_kit
@@ -219,3 +221,16 @@ class TestWhichIsUsed:
     def test_a_directory_has_none(self, tmp_path):
         Store.init(tmp_path / "store")[0].close()
         assert examine(os.fspath(tmp_path / "store")).engine is None
+
+
+@pytest.mark.parametrize("engine", ["boto3", "obstore"])
+def test_a_closed_store_is_let_go(place, engine):
+    """A program that opens one after another must not grow: a client with its certificates is large."""
+    wire = s3_kit.wire(place, engine=engine)
+    backend = S3Backend(wire, s3_kit.capabilities())
+    backend.stat("x")
+    backend.close()
+    gone = weakref.ref(wire)
+    del wire, backend
+    gc.collect()
+    assert gone() is None
