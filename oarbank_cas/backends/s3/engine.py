@@ -16,7 +16,7 @@ from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.response import StreamingBody
 
-from oarbank_cas.backends.s3 import failures, stats
+from oarbank_cas.backends.s3 import failures, listed, stats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,6 +138,18 @@ class Boto3Engine:
             raise
         return said
 
+    def page(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of a listing, in the client's words: what `list_objects_v2` is asked and answers.
+
+        Most of the client's work is to read the answer, so this is done here where the answer is plain.
+        """
+        answer = self._ask("GET", "", query=listed.query(asked))
+        said = listed.read(answer.content) if answer.status_code == 200 else None
+        if said is not None:
+            return said
+        document: dict[str, Any] = self._wire.client.list_objects_v2(**asked)
+        return document
+
     def put(self, name: str, spool: Spool, condition: Mapping[str, str], nonce: str) -> bool:
         """See `Engine.put`."""
         headers = {
@@ -177,12 +189,17 @@ class Boto3Engine:
         headers: Mapping[str, str] | None = None,
         body: bytes | FilePart | None = None,
         payload: str = _EMPTY,
+        query: str = "",
     ) -> AWSResponse:
+        """Ask for an object or, with a query, the bucket."""
         if self._base is None:
             self._base = self._wire.url_of("x").removesuffix("x")
-        url = self._base + quote(name, safe="/~")
+        if query:
+            url = f"{self._base.removesuffix(quote(self._wire.place.prefix, safe='/~'))}?{query}"
+        else:
+            url = self._base + quote(name, safe="/~")
         told = {**self._wire.extra_headers, **(headers or {})}
-        request = AWSRequest(method, url, told, body, stream_output=method == "GET")
+        request = AWSRequest(method, url, told, body, stream_output=method == "GET" and not query)
         request.context["client_config"] = self._wire.client.meta.config
         _Signer(self._wire.credentials(), self._wire.region, payload).add_auth(request)
         answer = self._wire.session.send(request.prepare())

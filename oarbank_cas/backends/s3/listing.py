@@ -118,7 +118,7 @@ def _pages(wire: Wire, prefix: str, after: str, **more: Any) -> Iterator[Any]:  
     while True:
         if token is not None:
             asked["ContinuationToken"] = token
-        page = wire.call(f"list {prefix}", lambda _: wire.client.list_objects_v2(**asked))
+        page = wire.call(f"list {prefix}", lambda _: wire.boto3.page(asked))
         yield page
         if not page.get("IsTruncated"):
             return
