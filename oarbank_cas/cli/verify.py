@@ -112,7 +112,7 @@ def _show(session: Session, report: Report) -> None:
     count = report.counts
     unreferred = f"{count['orphans']:,} blobs ({size_text(count['orphan_bytes'])}); gc sees to them"
     if count["roots_unread"]:
-        unreferred = f"not known, since {count['roots_unread']:,} entries, pins or their folders cannot be read"
+        unreferred = f"not known, since {count['roots_unread']:,} entries, pins or their folders could not be read"
     chosen = f" ({report.options.sample:g} %, seed {report.options.seed})" if report.options.sample < 100 else ""
     for line in (
         f"blobs: {count['blobs']:,} ({size_text(count['blob_bytes'])}); "

@@ -24,7 +24,7 @@ from oarbank_cas.errors import (
 )
 from oarbank_cas.gc.facts import UNKNOWN_SIZE, Facts, Ref, facts_of, read_manifest
 from oarbank_cas.transfer import hash_reader
-from oarbank_cas.verify.report import Problem
+from oarbank_cas.verify.report import REDO, Problem
 
 if TYPE_CHECKING:
     from oarbank_cas.backends.base import Backend, ObjectStat
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from oarbank_cas.pins import Pin
 
 _LEFT = "left where it is"
-_REDO = "invalidate it (`oarbank-cas invalidate`) or record its result again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +145,11 @@ def check_entry(blobs: Blobs, stat: ObjectStat, data: bytes) -> tuple[Facts | No
     try:
         found = codec.decode(data)
     except CorruptError as error:
-        return None, Problem("damaged", stat.name, f"{error}; {_REDO}")
+        return None, Problem("damaged", stat.name, f"{error}; {REDO}")
     key, result_class = key_of(stat.name)
     if not codec.belongs(found, key, result_class):
         said = f"{found.header['job_key']} in class {found.header['class']}"
-        return None, Problem("misplaced", stat.name, f"is the entry of {said}, which no lookup finds here; {_REDO}")
+        return None, Problem("misplaced", stat.name, f"is the entry of {said}, which no lookup finds here; {REDO}")
     absent: list[str] = []
 
     def manifest(digest: str) -> tuple[FileRef, ...]:
@@ -163,7 +162,7 @@ def check_entry(blobs: Blobs, stat: ObjectStat, data: bytes) -> tuple[Facts | No
     try:
         facts = facts_of(data, stat.time_ns, manifest)
     except (CorruptError, NotFoundError) as error:
-        return None, Problem("damaged", stat.name, f"{error}; {_REDO}")
+        return None, Problem("damaged", stat.name, f"{error}; {REDO}")
     if isinstance(found, Tombstone):
         return facts, None
     return facts, _check_datasets(stat.name, found, absent)
@@ -171,7 +170,7 @@ def check_entry(blobs: Blobs, stat: ObjectStat, data: bytes) -> tuple[Facts | No
 
 def _check_datasets(name: str, found: Entry, absent: list[str]) -> Problem | None:
     if absent:
-        return Problem("missing", name, f"the files of its datasets cannot be told: {absent[0]}; {_REDO}")
+        return Problem("missing", name, f"the files of its datasets cannot be told: {absent[0]}; {REDO}")
     try:
         files = artifact_files(json.loads(found.envelope))
         spelt_out = {artifact: dataset_id(digest_of(manifest_bytes(each))) for artifact, each in files.items()}
@@ -183,7 +182,7 @@ def _check_datasets(name: str, found: Entry, absent: list[str]) -> Problem | Non
         return Problem(
             "mismatch",
             name,
-            f"its header says that the artifact {wrong[0]} is {said}; its envelope says {spelt_out[wrong[0]]}; {_REDO}",
+            f"its header says that the artifact {wrong[0]} is {said}; its envelope says {spelt_out[wrong[0]]}; {REDO}",
         )
     return None
 

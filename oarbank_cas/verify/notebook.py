@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from oarbank_cas.errors import ConflictError, InvalidInputError, StorageIOError
-from oarbank_cas.verify.report import MAX_NAMED, MAX_PROBLEMS, Kind, Problem
+from oarbank_cas.verify.report import MAX_NAMED, MAX_PROBLEMS, REDO, Kind, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -211,7 +211,7 @@ class Notebook:
         """Note that a problem was put right."""
         self._db.execute(
             "UPDATE problems SET healed = 1, detail = ? WHERE kind = ? AND name = ?",
-            (_pack(f"{problem.detail}; {how}"), problem.kind, _pack(problem.name)),
+            (_pack(f"{problem.detail.removesuffix(f'; {REDO}')}; {how}"), problem.kind, _pack(problem.name)),
         )
 
     def unhealed(self, kinds: Iterable[str]) -> Iterator[list[Problem]]:

@@ -30,6 +30,9 @@ Kind = Literal["damaged", "missing", "mismatch", "misplaced", "irregular", "unre
 NOTES = ("foreign", "orphan")
 """Kinds that are told, and are no problem."""
 
+REDO = "invalidate it (`oarbank-cas invalidate`) or record its result again"
+"""What to do about an entry that nothing heals."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -47,5 +47,8 @@ def test_a_damaged_entry_is_healed(tmp_path):
         file.seek(-3, os.SEEK_END)
         file.write(b"x")
     with store, Store.open(tmp_path / "other") as other:
-        store.verify(Options(repair=True), other)
+        (problem,) = store.verify(Options(repair=True), other).problems
         assert store.lookup(KEY).envelope == ENVELOPE
+        assert problem.healed
+        assert problem.detail.endswith("; it was healed from the other store")
+        assert "record its result again" not in problem.detail  # there is nothing left to do
