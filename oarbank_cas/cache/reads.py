@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from oarbank_cas.backends.base import ObjectStat, Reader
 from oarbank_cas.blobs import BlobReader, Blobs
+from oarbank_cas.cache.cache import MTIME_NS
 from oarbank_cas.cache.carrying import Carrier, Placement
 from oarbank_cas.errors import CacheError, StorageIOError
 from oarbank_cas.transfer import empty, hash_file
@@ -111,11 +112,12 @@ class CachedBlobs(Blobs):
         """See `Blobs.read_range`. Out of the cache, into which the whole blob comes first, they are verified bytes."""
         fd = self._open_cached(digest)
         if fd is not None:
+            before = os.fstat(fd)
             with contextlib.suppress(OSError), os.fdopen(fd, "rb") as file:
-                before = os.fstat(fd)
                 file.seek(start)
                 data = file.read(length)
-                if _unchanged(before, os.fstat(fd)):
+                # A part cannot be hashed: of a file that may have been written to since it was opened none is used.
+                if before.st_mtime_ns == MTIME_NS and _unchanged(before, os.fstat(fd)):
                     return data
         return self.straight.read_range(digest, start, length)
 

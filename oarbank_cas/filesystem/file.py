@@ -12,7 +12,7 @@ from fsspec.spec import AbstractBufferedFile
 from oarbank_cas.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from oarbank_cas.filesystem.fs import StoreFileSystem
     from oarbank_cas.filesystem.view import File
@@ -61,11 +61,14 @@ class StoreFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec is not typ
             cache_type=cache_type,
             cache_options=cache_options,
             size=file.size,
-            digest=file.digest,  # is kept, and comes back where this is pickled
         )
         self.details = fs.described(file)
         if not file.size:
             self._whole()  # no read would ever look
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        """The same bytes elsewhere, at the same place."""
+        return _again, (self.fs, self._file, self.blocksize, self.cache.name if self.cache else "none", self.loc)
 
     def _whole(self) -> bytes:
         with telling(self.path):
@@ -77,8 +80,6 @@ class StoreFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec is not typ
             self._all = self._whole()
         if self._all is not None:
             return self._all[start:end]
-        if (start, end) == (0, self.size):
-            return self._whole()
         if start >= end:
             return b""
         with telling(self.path):
@@ -94,3 +95,9 @@ class StoreFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec is not typ
         self._hashed = start + len(data)
         if self._hashed == self.size and self._hash.hexdigest() != self._file.digest:
             self.fs.view.examine(self._file)
+
+
+def _again(fs: StoreFileSystem, file: File, block_size: int, cache_type: str, loc: int) -> StoreFile:
+    opened = StoreFile(fs, file, block_size, cache_type, None)
+    opened.seek(loc)
+    return opened

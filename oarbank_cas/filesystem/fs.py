@@ -317,20 +317,15 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is not
         autocommit: bool = True,
         cache_options: dict[str, Any] | None = None,
         *,
-        digest: str | None = None,
-        size: int | None = None,
         cache_type: str = "readahead",
         **_: object,
     ) -> StoreFile:
         del autocommit
         if mode != "rb":
             self._refused()
-        if digest is not None and size is not None:  # of a file that was pickled
-            file = File(path, digest, size)
-        else:
-            file = self._file_at(path)
-            with telling(file.path):
-                self.view.check_there(file)
+        file = self._file_at(path)
+        with telling(file.path):
+            self.view.check_there(file)
         return StoreFile(self, file, block_size, cache_type, cache_options)
 
     # -- not writing

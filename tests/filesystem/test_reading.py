@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+from pathlib import Path
 
 import fsspec
 import hypothesis.strategies as st
@@ -127,9 +128,13 @@ def in_pieces(file):
         pass
 
 
-def backwards_then_forwards(file):
+def backwards(file):
     file.seek(-10, 2)
-    file.read()
+    file.read(5)
+
+
+def backwards_then_forwards(file):
+    backwards(file)
     file.seek(0)
     in_pieces(file)
 
@@ -145,7 +150,7 @@ WHOLE_READS = {
     "footer": lambda fs, path: backwards_then_forwards(fs.open(path, block_size=BLOCK)),
     "uncached": lambda fs, path: in_pieces(fs.open(path, block_size=BLOCK, cache_type="none")),
     "blocks": lambda fs, path: in_pieces(fs.open(path, block_size=BLOCK, cache_type="blockcache")),
-    "small": lambda fs, path: fs.open(path).read(1),  # no more bytes than a block: read whole at once
+    "small": lambda fs, path: backwards(fs.open(path)),  # no more bytes than a block: read whole at once
     "text": lambda fs, path: fs.read_text(path, encoding="latin-1"),
 }
 
@@ -194,6 +199,26 @@ def test_a_part_is_not_verified_unless_it_comes_from_a_cache(made, tmp_path):
         other.cat_file(BIG, 100, 200)  # a range through a cache reads, and verifies, the whole
     assert caught.value.actual == digest(WRONG)
     assert not made.blob(LARGE).exists()
+
+
+@pytest.mark.parametrize("when", ["before it is read", "while it is read"])
+def test_a_cached_copy_that_is_written_to_hands_nothing_out(made, tmp_path, monkeypatch, when):
+    cached = fsspec.filesystem("oarbank-cas", store=made.url, cache=str(tmp_path / "cache"))
+    assert cached.cat_file(BIG, 5, 9) == LARGE[5:9]
+    (copy,) = Path(tmp_path, "cache", "blobs").glob(f"*/{digest(LARGE)}")
+    where, name = {"before it is read": (cached.store.reads, "_open_cached"), "while it is read": (os, "fdopen")}[when]
+    real = getattr(where, name)
+
+    def opening(*args, **more):
+        opened = real(*args, **more)
+        if name == "_open_cached" or os.path.samestat(os.fstat(opened.fileno()), copy.stat()):
+            os.chmod(copy, 0o600)
+            copy.write_bytes(WRONG)  # in place, after it was found right
+        return opened
+
+    monkeypatch.setattr(where, name, opening)
+    assert cached.cat_file(BIG, 0, 4) == LARGE[:4]
+    assert copy.read_bytes() == WRONG
 
 
 def test_ranges_come_out_of_the_cache_alone(made, tmp_path):
@@ -253,6 +278,15 @@ def test_an_empty_file_whose_blob_is_not(made, fs):
     for call in (fs.open, fs.cat_file, fs.info):
         with pytest.raises(CorruptError):
             call(f"dataset/{made.datasets['out']}/empty")
+
+
+def test_nothing_at_all_is_no_file_that_had_bytes(made, fs):
+    """The manifest and what is left of the blob agree that there is nothing: only the digest knows better."""
+    with Store.open(made.url) as store:
+        dataset = raw_dataset(store, canonical({"files": [{"digest": digest(LARGE), "path": "b", "size": 0}]}))
+    made.spoil(LARGE, b"")
+    with pytest.raises(CorruptError):
+        fs.open(f"dataset/{dataset}/b")
 
 
 def test_a_blob_that_reads_wrong_only_once_is_kept(made, fs, monkeypatch):
