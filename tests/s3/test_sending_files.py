@@ -16,7 +16,7 @@ from oarbank_cas import layout
 from oarbank_cas.backends.s3 import multipart
 from oarbank_cas.backends.s3.backend import S3Backend
 from oarbank_cas.backends.s3.capabilities import Capabilities
-from oarbank_cas.backends.s3.spool import SMALL, FilePart, FileSpool
+from oarbank_cas.backends.s3.spool import SMALL, CheckedPart, FilePart, FileSpool
 from oarbank_cas.blobs import Blobs
 from oarbank_cas.errors import CasError, StorageIOError
 from oarbank_cas.intake import Intake
@@ -161,3 +161,27 @@ def test_each_part_has_its_checksum_however_the_file_is_read(data, part_size, pi
                 assert body.read() == part
         assert (spool.size, spool.sha256) == (len(data), hashlib.sha256(data).digest())
         spool.discard()
+
+
+@given(st.binary(min_size=1, max_size=60), st.data())
+def test_a_part_that_was_changed_is_never_read_to_its_end(data, draw):
+    """Whatever the server makes of checksums, it never gets the whole of it."""
+    at, step = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(1, 70))
+    told = []
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        expected = hashlib.sha256(data).digest()
+        with CheckedPart(file.fileno(), 0, len(data), expected, lambda: told.append(1)) as part:
+            assert b"".join(iter(lambda: part.read(step), b"")) == data
+            part.seek(0, os.SEEK_END)
+            assert part.tell() == len(data)
+            part.seek(0)
+            file.seek(at)
+            file.write(bytes([data[at] ^ 1]))
+            file.flush()
+            got = []
+            with pytest.raises(StorageIOError, match="changed"):
+                got.extend(iter(lambda: part.read(step), b""))
+            assert sum(map(len, got)) < len(data)
+            assert told == [1]

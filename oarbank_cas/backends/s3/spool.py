@@ -153,8 +153,8 @@ class Spool(Incoming):
 class FileSpool(Spool, FileIncoming):
     """A file's bytes on their way to a bucket, from where they are: read once to be hashed, and once to be sent.
 
-    What is sent carries the checksums of what was hashed, of the whole or of each part, so a file that changes between
-    is refused by the server, or found out when it is read back.
+    It is hashed again while it is sent, and no request is given its last bytes where they are not those of before: what
+    a server makes of checksums does not matter for that.
 
     Args:
         fd: the open file.
@@ -169,6 +169,7 @@ class FileSpool(Spool, FileIncoming):
         self._check = check
         self._part = hashlib.sha256()
         self._checksums: list[bytes] = []
+        self._has_changed = False
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Hash the next bytes of the file."""
@@ -209,7 +210,14 @@ class FileSpool(Spool, FileIncoming):
         if self._fd is None:
             raise _ended()
         self._check(self._fd)
-        return FilePart(self._fd, start, size)
+        if self._has_changed:
+            raise _changed()
+        whole = (start, size) == (0, self.size)
+        expected = self.sha256 if whole and self._part_size is None else self.checksum(start, size)
+        return CheckedPart(self._fd, start, size, expected, self._note_change)
+
+    def _note_change(self) -> None:
+        self._has_changed = True  # what the client makes of an error within a request is to try again
 
     def checksum(self, start: int, size: int) -> bytes:
         """See `Spool.checksum`."""
@@ -265,9 +273,41 @@ class FilePart(io.RawIOBase):
         """The next bytes."""
         left = max(0, self._size - self._at)
         data = _read_at(self._fd, left if size is None or size < 0 else min(size, left), self._start + self._at)
-        if left and not data and size != 0:
-            raise StorageIOError("a file that is being put has become shorter: let its writer end, then run this again")
         self._at += len(data)
+        return data
+
+
+class CheckedPart(FilePart):
+    """A part of a file that may change, whose end is only read where all of it has the right checksum.
+
+    Args:
+        fd: see `FilePart`.
+        start: see `FilePart`.
+        size: see `FilePart`.
+        expected: the checksum.
+        changed: called where it has another.
+    """
+
+    def __init__(self, fd: int, start: int, size: int, expected: bytes, changed: Callable[[], None]) -> None:
+        super().__init__(fd, start, size)
+        self._expected = expected
+        self._changed = changed
+        self._state = hashlib.sha256()
+        self._hashed = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes; in order from the first, as often as that is."""
+        if self._at == 0:
+            self._state, self._hashed = hashlib.sha256(), 0
+        before = self._at
+        data = super().read(size)
+        if before == self._hashed:
+            self._state.update(data)
+            self._hashed = self._at
+        short = not data and size != 0 and self._at < self._size
+        if short or (data and self._at == self._size and self._state.digest() != self._expected):
+            self._changed()
+            raise _changed()
         return data
 
 
@@ -286,6 +326,10 @@ def _read_at(fd: int, size: int, offset: int) -> bytes:
     with _seeking:  # Windows has no such call
         os.lseek(fd, offset, os.SEEK_SET)
         return os.read(fd, size)
+
+
+def _changed() -> StorageIOError:
+    return StorageIOError("a file changed while it was put: let its writer end, then run this again")
 
 
 def _ended() -> StorageIOError:
