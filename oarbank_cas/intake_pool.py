@@ -60,8 +60,9 @@ class IntakePool:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._locks: list[threading.Lock] = []
         self._killed = False
-        for number in range(min(len(os.sched_getaffinity(0)), _MOST_WORKERS)):
+        for _ in range(min(len(os.sched_getaffinity(0)), _MOST_WORKERS)):
             with contextlib.suppress(OSError):
+                number = len(self._processes)  # by which `name` finds who made a temporary
                 process = subprocess.Popen(
                     [sys.executable, "-I", "-S", intake_worker.__file__],
                     stdin=subprocess.PIPE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -372,6 +373,21 @@ def test_no_process_can_be_started(disk, names, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     check(disk, names, disk.put(names))
     assert len(disk.left) == COUNT
+
+
+def test_only_the_second_process_can_be_started(disk, names, naming, monkeypatch):
+    starts, start = [], subprocess.Popen
+
+    def sometimes(*arguments, **more):
+        starts.append(None)
+        if len(starts) == 1:
+            raise OSError("no more processes")
+        return start(*arguments, **more)
+
+    monkeypatch.setattr(intake_pool.subprocess, "Popen", sometimes)
+    check(disk, names, disk.put(names))
+    assert all(answer is True for _, answer in naming)
+    assert len(naming) == len(disk.stored())
 
 
 def test_processes_that_end_at_once(disk, names, monkeypatch):
