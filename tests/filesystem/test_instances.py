@@ -5,9 +5,11 @@ import json
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import fsspec
@@ -17,6 +19,7 @@ from filesystem_kit import BLOCK, CONTENTS, KEY, LARGE, Made
 from oarbank_cas import InvalidInputError, UnsupportedError
 from oarbank_cas.backends.s3.options import S3Options
 from oarbank_cas.filesystem import StoreFileSystem
+from oarbank_cas.filesystem.options import StoreOptions
 
 PATH = f"result/{KEY}/out/a.txt"
 BIG = f"result/{KEY}/out/deep/b.bin"
@@ -188,6 +191,51 @@ def test_after_a_fork(made, tmp_path, cached):
     )  # fmt: skip
     assert (ran.stdout, ran.stderr) == ("fine\n", "")
     assert [name for name in os.listdir(f"{made.url}/tmp") if name != "locks"] == []
+
+
+CHILD_ENDS = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import fsspec
+url, path = sys.argv[1:3]
+fs = fsspec.filesystem("oarbank-cas", store=url)
+fs.cat_file(path)
+pid = os.fork()
+if not pid:
+    sys.exit(0)  # with all finalizers, and the parent's store in its hands
+assert os.waitpid(pid, 0)[1] == 0
+print([name for folder, _, names in os.walk(f"{url}/gc") for name in names], flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_forked_child_leaves_the_parents_store_alone(made):
+    """It would write, over the parent's connections, that the parent has read a result."""
+    shutil.rmtree(f"{made.url}/gc")
+    ran = subprocess.run([sys.executable, "-c", CHILD_ENDS, made.url, PATH], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")
+    assert [names for _, _, names in os.walk(f"{made.url}/gc") if names]  # the parent did, at its end
+
+
+def test_two_threads_that_open_the_store_at_once_share_one(made, monkeypatch):
+    both = threading.Barrier(2, timeout=20)
+    opened = []
+    real = StoreOptions.open
+
+    def opening(self, url):
+        store = real(self, url)
+        closing = store.backend.close
+        store.backend.close = lambda: (opened.remove(store), closing())
+        opened.append(store)
+        both.wait()
+        return store
+
+    monkeypatch.setattr(StoreOptions, "open", opening)
+    fs = StoreFileSystem(made.url)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: fs.store, range(2))
+    assert one is other
+    assert opened == [one]
 
 
 def test_many_threads_open_one_store(made, monkeypatch):
