@@ -71,7 +71,7 @@ def _trust_the_agent(self, intake, checked):
     pass
 
 
-def _no_confirm(self, created, checked, hold):
+def _no_confirm(self, created, checked, hold, header):
     pass
 
 
@@ -84,7 +84,7 @@ def _in_place(self, name, data, instead_of):
     return self._backend.replace(name, incoming, standing.validator) if standing else None
 
 
-def _expire_by_delete(self, stat, *, by, reason):
+def _expire_by_delete(self, stat, *, by, reason, run):
     return stat if self._backend.delete(stat.name, stat.validator) else None
 
 
