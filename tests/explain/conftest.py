@@ -10,20 +10,9 @@ import pytest
 # The helpers beside this file, and those of buckets, are imported by name.
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "s3")]
 
-from explain_kit import Bench
+from explain_kit import Bench, in_memory
 
-from oarbank_cas import Store, layout
-from oarbank_cas import descriptor as descriptors
-from oarbank_cas.backends.memory import MemoryBackend
-
-
-def in_memory(**spans):
-    descriptor = descriptors.new(**spans, created="2026-01-01T00:00:00Z")
-    backend = MemoryBackend()
-    incoming = backend.incoming()
-    incoming.write(descriptor.encode())
-    backend.commit([(layout.DESCRIPTOR, incoming)])
-    return Store(backend, descriptor)
+from oarbank_cas import Store
 
 
 @pytest.fixture(params=["memory", "disk", "bucket"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from oarbank_cas import KeyInputs, Origin
+from oarbank_cas import KeyInputs, Origin, Store, layout
+from oarbank_cas import descriptor as descriptors
+from oarbank_cas.backends.memory import MemoryBackend
 
 MODULE = "org.example.render"
 ORIGIN = Origin(by="agent@node", attempt="a-1", platform="linux-amd64")
@@ -49,3 +51,13 @@ class Bench:
 
     def text(self, name):
         return self.store.backend.read(name, 2**20)[0]
+
+
+def in_memory(**spans):
+    """An empty store in memory."""
+    descriptor = descriptors.new(**spans, created="2026-01-01T00:00:00Z")
+    backend = MemoryBackend()
+    incoming = backend.incoming()
+    incoming.write(descriptor.encode())
+    backend.commit([(layout.DESCRIPTOR, incoming)])
+    return Store(backend, descriptor)

@@ -6,7 +6,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from explain_kit import MODULE, Bench, inputs
+from explain_kit import MODULE, Bench, in_memory, inputs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,8 +74,6 @@ class TestNearest:
     @given(st.lists(PARAMS, min_size=1, max_size=25), PARAMS)
     @settings(max_examples=60, deadline=None)
     def test_they_come_in_the_order_of_their_differences(self, recorded, asked):
-        from conftest import in_memory
-
         asked = of(asked)
         made = {str(each.key): each for each in map(of, recorded)}
         made.pop(str(asked.key), None)
