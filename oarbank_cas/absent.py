@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from oarbank_cas.backends.base import Backend
 
-_FEW = 256
+FEW = 256
 """Up to this many are asked for, without a look at lists."""
 
 _WARMING = 64
@@ -27,7 +27,7 @@ _QUESTIONS = 128
 _LISTS = 8
 """How many of each are timed, several at once as all the others will be; before them, some that open connections."""
 
-_WINDOW = 65_536
+WINDOW = 65_536
 """Digests that are held at once."""
 
 _PAGE = 1000
@@ -43,7 +43,7 @@ def absent(backend: Backend, digests: Iterable[str], list_cost: float | None = N
             lists, 0 always does.
     """
     waiting = iter(digests)
-    while window := list(itertools.islice(waiting, _WINDOW)):
+    while window := list(itertools.islice(waiting, WINDOW)):
         found = present(backend, window, list_cost)
         yield from (digest for digest in window if digest not in found)
 
@@ -58,7 +58,7 @@ def present(backend: Backend, digests: Sequence[str], list_cost: float | None = 
     """
     found: dict[str, int] = {}
     left = digests
-    if backend.requests_at_once > 1 and (list_cost is not None or len(digests) > _FEW):
+    if backend.requests_at_once > 1 and (list_cost is not None or len(digests) > FEW):
         left = _list_where_cheaper(backend, digests, list_cost, found)
     _ask(backend, left, found)
     return found

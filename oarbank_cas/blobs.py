@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import io
+import itertools
 import os
 import secrets
 import stat
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from oarbank_cas import layout
-from oarbank_cas.absent import absent
+from oarbank_cas.absent import FEW, WINDOW, absent, present
 from oarbank_cas.batches import in_order
 from oarbank_cas.contracts.canonical import check_digest
 from oarbank_cas.errors import CasError, ConflictError, CorruptError, NotFoundError, StorageIOError
@@ -146,8 +147,16 @@ class Blobs:
         return found.size if found else None
 
     def sizes_for_readers(self, digests: Iterable[str]) -> Iterator[int | None]:
-        """Like `size_for_readers` for each, in order, several at once where the storage is afar."""
-        return in_order(self.size_for_readers, digests, self._backend.requests_at_once)
+        """Like `size_for_readers` for each, in order; from afar several at once, or by lists where that is cheaper."""
+        at_once = self._backend.requests_at_once
+        if at_once <= 1:
+            yield from map(self.size_for_readers, digests)
+            return
+        waiting = iter(digests)
+        while window := list(itertools.islice(waiting, WINDOW)):
+            there = present(self._backend, list(dict.fromkeys(window))) if len(window) > FEW else {}
+            # What does not stand under its name may be among the fossils.
+            yield from in_order(lambda digest: there.get(digest) or self.size_for_readers(digest), window, at_once)  # noqa: B023 - used up before the next
 
     def revive(self, digest: str) -> ObjectStat | None:
         """Bring a condemned blob back under its name, with a fresh time, and keep its fossil; None where there is none.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from oarbank_cas import entry as codec
 from oarbank_cas import layout
-from oarbank_cas.absent import present
 from oarbank_cas.batches import in_order
 from oarbank_cas.contracts.keys import JobKey, check_class, parse_key
 from oarbank_cas.contracts.manifest import parse_dataset
@@ -195,13 +194,12 @@ class Lookups:
                 oldest = (min(oldest[0], remembered[0]), min(oldest[1], remembered[1]))
         moment = presence.moment()
         many = self._backend.requests_at_once > 1 and len(unknown) > _MANY
-        there = present(self._backend, list(unknown)) if many else {}
+        sizes = self._blobs.sizes_for_readers(unknown) if many else map(self._blobs.size_for_readers, unknown)
         missing = []
         for digest, size in unknown.items():
             if not many:
                 moment = presence.moment()
-            # What does not stand under its name may be among the fossils.
-            stands = there.get(digest) or self._blobs.size_for_readers(digest)
+            stands = next(sizes)
             if stands is None or size not in (None, stands):
                 missing.append(digest)
             else:
