@@ -36,6 +36,10 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
+def spelt(scalar):
+    return json.dumps(scalar, ensure_ascii=False).encode()
+
+
 def no_twins(pairs):
     expect(len(dict(pairs)) == len(pairs), "a key stands twice")
     return dict(pairs)
@@ -157,6 +161,33 @@ class Store:
         expect(json.dumps(document, separators=(",", ":"), sort_keys=True).encode() == data, "not canonical")
         return files
 
+    # -- key inputs
+
+    def key_inputs(self, header):
+        """The document that a job key was made of, where an entry says that it is kept."""
+        digits = header["job_key"].partition(":")[0]
+        data = self.blob(digits)
+        expect(len(data) == header["key_inputs"] <= MIB, "key inputs of another size")
+        return json.loads(data)
+
+    def sketch(self, document):
+        """64 bytes of the scalars of key inputs. (Numbers with a fraction would need RFC 8785's own spelling.)"""
+        made = bytearray(64)
+        waiting = [(b"", document)]
+        while waiting:
+            path, value = waiting.pop()
+            if isinstance(value, dict):
+                waiting += [(path + b"/" + spelt(key), child) for key, child in value.items()]
+            elif isinstance(value, list):
+                waiting += [(path + b"/" + str(index).encode(), child) for index, child in enumerate(value)]
+            else:
+                expect(not isinstance(value, float), "a number with a fraction")
+                where = hashlib.sha256(path).digest()
+                what = hashlib.sha256(path + b"\n" + spelt(value)).digest()
+                made[where[0] % 32] ^= what[0]
+                made[32 + where[1] % 32] ^= what[1]
+        return made.hex()
+
     # -- the rest
 
     def pin(self, name):
@@ -193,6 +224,7 @@ class Store:
         """All that stands, checked."""
         told = {"blobs": {}, "fossils": [], "entries": {}, "tombstones": {}, "datasets": {}, "pins": {}, "state": {}}
         told |= {"runs": [], "hits": [], "purges": [], "policy": None, "unknown": []}
+        told |= {"key_inputs": {}, "sketches": {}, "ended": []}
         for name in sorted(self.names()):
             if match := BLOB.fullmatch(name):
                 told["blobs"][match[2]] = len(self.blob(match[2]))
@@ -203,21 +235,35 @@ class Store:
                 self._told_entry(told, match, self.read(name, 68 * MIB))
             elif match := PIN.fullmatch(name):
                 told["pins"][match[1]] = self.pin(match[1])
-            elif re.fullmatch(r"gc/runs/[0-9]{12}-[0-9a-f]{16}\.json", name):
-                run = json.loads(self.read(name, 16 * MIB))
-                told["runs"].append({word: run[word] for word in ("store", "epoch", "completed", "state", "exit_code")})
-            elif name.startswith("gc/state/"):
-                kind, records = self.state(name)
-                told["state"].setdefault(kind, []).extend(records)
-            elif re.fullmatch(r"gc/hits/[0-9]{4}-[0-9]{2}-[0-9]{2}/[0-9a-f]{16}", name):
-                told["hits"] += self.read(name, 64 * MIB).decode().splitlines()
-            elif re.fullmatch(r"gc/purges/[0-9]{12}-[0-9a-f]{64}-[0-9a-f]{8}\.json", name):
-                told["purges"].append(json.loads(self.read(name, MIB)))
-            elif name == "policy.json":
-                told["policy"] = json.loads(self.read(name, 64 * KIB))
-            elif name != "oarbank-cas.json" and not name.startswith(("tmp/", "damaged/")):
+            elif not self._told_record(told, name) and not name.startswith(("tmp/", "damaged/", "oarbank-cas.json")):
                 told["unknown"].append(name)
         return told
+
+    def _told_record(self, told, name):
+        """Tell of what is kept beside blobs and entries; False where a name is none of a store's."""
+        if re.fullmatch(r"gc/runs/[0-9]{12}-[0-9a-f]{16}\.json", name):
+            run = json.loads(self.read(name, 16 * MIB))
+            told["runs"].append({word: run[word] for word in ("store", "epoch", "completed", "state", "exit_code")})
+        elif name.startswith("gc/state/"):
+            kind, records = self.state(name)
+            told["state"].setdefault(kind, []).extend(records)
+        elif re.fullmatch(r"gc/hits/[0-9]{4}-[0-9]{2}-[0-9]{2}/[0-9a-f]{16}", name):
+            told["hits"] += self.read(name, 64 * MIB).decode().splitlines()
+        elif re.fullmatch(r"gc/purges/[0-9]{12}-[0-9a-f]{64}-[0-9a-f]{8}\.json", name):
+            told["purges"].append(json.loads(self.read(name, MIB)))
+        elif re.fullmatch(r"gc/ended/[0-9]{12}-[0-9a-f]{16}-[0-9a-f]{8}-[0-9a-f]{8}", name):
+            told["ended"] += self.read(name, 64 * MIB).decode().splitlines()
+        elif match := re.fullmatch(
+            r"explain/1/new/([0-9a-f]{16})/([0-9a-f]{2})/(\2[0-9a-f]{62})\.([0-9a-f]{128})", name
+        ):
+            told["sketches"][match[3]] = [match[1], match[4]]
+        elif name == "explain/1/made":
+            expect(self.read(name, 0) == b"", name)
+        elif name == "policy.json":
+            told["policy"] = json.loads(self.read(name, 64 * KIB))
+        else:
+            return False
+        return True
 
     def _told_entry(self, told, match, data):
         header, body = self.entry(data)
@@ -228,6 +274,10 @@ class Store:
             told["tombstones"][f"{key}@{match[4]}"] = [header["cause"], header["reason"], ended["datasets"]]
             return
         self.lookup(key, match[4])
+        if "key_inputs" in header:
+            document = self.key_inputs(header)
+            module = sha256(document["module"].encode())[:16]
+            told["key_inputs"][match[2]] = [document, module, self.sketch(document)]
         told["entries"][f"{key}@{match[4]}"] = [header["recorded_by"], header["datasets"], sha256(body)]
         for dataset in header["datasets"].values():
             files = self.manifest(dataset)

@@ -33,9 +33,9 @@ class Block:
     shown: str | None = None
 
 
-def blocks(page: Path) -> list[Block]:
+def blocks(page: Path, text: str | None = None) -> list[Block]:
     """The fences of a page, each `text` joined to the block before it."""
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8") if text is None else text
     found: list[Block] = []
     end = 0
     for fence in _FENCE.finditer(text):
@@ -54,9 +54,12 @@ def _script(block: Block) -> str:
     return f"{code}echo '{_MARK}'\n"
 
 
-def run(page: Path, folder: Path, **environment: str) -> list[tuple[Block, str]]:
-    """Run a page's blocks in one shell, in an empty folder; each block, and what it printed."""
-    wanted = [block for block in blocks(page) if block.kind in ("sh", "python")]
+def run(page: Path, folder: Path, text: str | None = None, **environment: str) -> list[tuple[Block, str]]:
+    """Run a page's blocks in one shell, in an empty folder; each block, and what it printed.
+
+    `text` is what the page is to say instead, where names in it must be real ones.
+    """
+    wanted = [block for block in blocks(page, text) if block.kind in ("sh", "python")]
     program = _PROLOGUE + re.sub(r"(?<!\w)/tmp/", f"{folder}/", "".join(map(_script, wanted)))
     known = {name: value for name, value in os.environ.items() if not name.startswith(("OARBANK_", "AWS_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), known["PATH"]])
@@ -80,10 +83,10 @@ def pattern(shown: str) -> re.Pattern[str]:
     return re.compile(re.escape(shown).replace(re.escape("..."), ".*"))
 
 
-def check(page: Path, folder: Path, **environment: str) -> int:
-    """Run a page and compare; how many blocks were compared."""
+def check(page: Path, folder: Path, text: str | None = None, **environment: str) -> int:
+    """Run a page, as `run` does, and compare; how many blocks were compared."""
     compared = 0
-    for block, printed in run(page, folder, **environment):
+    for block, printed in run(page, folder, text, **environment):
         assert "@@ failed: " not in printed, f"{block.place}\n{printed}"
         if block.shown is not None:
             assert pattern(block.shown).fullmatch(printed), (

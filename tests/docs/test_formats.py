@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from oarbank_cas import Origin, Store, job_key, layout
+from oarbank_cas.contracts.key_inputs import KeyInputs
 from oarbank_cas.gc.collect import Options
 from oarbank_cas.gc.retention import Policy
 
 READER = Path(__file__).parent / "independent_reader.py"
 ORIGIN = Origin(by="Zoë <z@example.org>", platform="linux-amd64", host="node1", module_id="org.example.align")
+
+INPUTS = {'größe/\n"': [1, -7, True, None, {"deep": ["é", "", {}]}], "b": 2**53, "params": {"a": "0.5", "z": []}}
 
 
 def read(store, *arguments):
@@ -32,7 +35,7 @@ def told(store):
     return json.loads(done.stdout)
 
 
-def publish(store, folder, name, files, result_class="any", stage=None):
+def publish(store, folder, name, files, result_class="any", stage=None, inputs=None):
     """Record a result of some files; its key and its dataset."""
     work = folder / f"work-{name}"
     listed = []
@@ -43,8 +46,9 @@ def publish(store, folder, name, files, result_class="any", stage=None):
     document = {"schema": "align/result@1", "module_version": "1.0.0", "payload": {"n": name, "ü": "é"}}
     document["artifacts"] = [{"name": "out", "files": listed}]
     (work / "result.json").write_text(json.dumps(document, indent=1, ensure_ascii=False), encoding="utf-8")
-    key = job_key("org.example.align", "1", {"name": name}, stage)
-    published = store.publish(key, work, ORIGIN, result_class)
+    key = job_key("org.example.align", "1", inputs or {"name": name}, stage)
+    kept = KeyInputs.of("org.example.align", "1", inputs, stage) if inputs else None
+    published = store.publish(key, work, ORIGIN, result_class, key_inputs=kept)
     return key, published.recorded.datasets["out"]
 
 
@@ -68,7 +72,7 @@ def made(tmp_path_factory):
     store, _ = Store.init(root, session_s=60, grace_s=1, slack_s=0)
     with store:
         first = publish(store, folder, "first", {"a/b.txt": b"one", "empty": b"", "z+@-._.bin": bytes(range(256))})
-        staged = publish(store, folder, "staged", {"a.txt": b"two"}, "linux", "count")
+        staged = publish(store, folder, "staged", {"a.txt": b"two"}, "linux", "count", INPUTS)
         ended = publish(store, folder, "ended", {"a.txt": b"three"})
         undone = publish(store, folder, "undone", {"a.txt": b"four"})
         store.invalidate(ended[0], by="ann", reason="wrong “genome”\n")
@@ -150,6 +154,14 @@ class TestWhatItReads:
         assert found["runs"][-1]["completed"] is True
         assert found["runs"][-1]["exit_code"] == 0
         assert found["state"]["fossils"] == found["fossils"]
+
+    def test_key_inputs(self, made):
+        root, names = made
+        found = told(root)
+        digits = names["staged"][0].partition(":")[0]
+        ((key, (document, module, sketch)),) = found["key_inputs"].items()
+        assert (key, document["inputs"]) == (digits, INPUTS)
+        assert found["sketches"] == {digits: [module, sketch]}
 
     def test_what_gc_knows_of_entries(self, made):
         root, names = made

@@ -9,7 +9,7 @@ import pages
 import pytest
 
 DOCS = pages.ROOT / "docs"
-RUN = {"README.md": 2, "docs/tutorial.md": 10, "docs/recovery.md": 6}
+RUN = {"README.md": 2, "docs/tutorial.md": 10, "docs/recovery.md": 6, "docs/moving.md": 5, "docs/sizing.md": 1}
 """Pages that are run, and how many of their blocks show what they print."""
 
 
