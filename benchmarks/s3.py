@@ -40,10 +40,18 @@ import json, resource, sys, time
 from oarbank_cas import Origin, Store
 from oarbank_cas.backends.s3.options import S3Options
 engine, url, key, what, folder = sys.argv[1:]
-store = Store.open(url, s3=S3Options(engine=engine))
+cached = {"cache": folder + "/cache", "cache_bytes": 2**40} if what == "stage, cache" else {}
+store = Store.open(url, s3=S3Options(engine=engine), **cached)
 began = time.perf_counter()
 if what == "publish":
     store.publish(key, folder, Origin("benchmark"))
+elif what.startswith("stage"):
+    (dataset,) = store.lookup(key, complete=False).datasets.values()
+    spec = {
+        "schema": "benchmark/spec@1", "module_id": "org.example.benchmark", "module_version": "1.0.0",
+        "job_key": key, "payload": {}, "inputs": {"data": {"dataset": dataset, "mount": "in"}},
+    }
+    store.stage(json.dumps(spec).encode(), folder)
 else:
     (dataset,) = store.lookup(key, complete=False).datasets.values()
     store.fetch([(file.path, file) for file in store.files_of(dataset)], folder)
@@ -271,6 +279,35 @@ class Transfers:
         )
         return found
 
+    def stages(self) -> dict[str, Contender]:
+        """The contenders of a stage into an empty place: into the work directory, and through an empty cache."""
+        there = self._rclone_place()
+        self._copy(str(self._job / "out"), there)
+        url = self._store()
+        self._library(engines()[-1], "publish", url, self._job)
+        found: dict[str, Contender] = {"rclone copy": lambda fresh: self._copy(there, str(fresh / "out"))}
+        for engine in engines():
+            for what in ("stage", "stage, cache"):
+                found[f"{what} ({engine})"] = lambda fresh, engine=engine, what=what: self._library(  # type: ignore[misc]
+                    engine, what, url, fresh
+                )
+        return found
+
+
+def stages(url: str, shapes: list[tuple[int, int]], folder: Path, runs: int) -> None:
+    """A cold stage against rclone."""
+    if not (Path(sysconfig.get_path("scripts")) / "rclone").exists():
+        print("\nno rclone in this environment (extra `bench`): stages were not measured")
+        return
+    for files, size in shapes:
+        job = folder / f"job-{files}"
+        make_job(job, files, size)
+        both = Transfers(f"{url}/s{files}", job, folder)
+        report(f"cold stage of {files} files of {size} bytes", contest(both.stages(), folder, runs), "rclone copy")
+        for name, peak in both.peaks.items():
+            print(f"  peak memory of {name:<20} {peak:.0f} MiB")
+        shutil.rmtree(job)
+
 
 def transfers(url: str, shapes: list[tuple[int, int]], folder: Path, runs: int) -> None:
     """Publish and fetch against rclone."""
@@ -293,7 +330,7 @@ def main() -> None:
     """Measure all of it, or one part."""
     options = parser(__doc__)
     options.add_argument("--store", help="s3://bucket/prefix, where nothing is")
-    options.add_argument("--part", choices=["lookups", "missing", "transfers"], help="this part alone")
+    options.add_argument("--part", choices=["lookups", "missing", "transfers", "stages"], help="this part alone")
     options.add_argument("--scale", type=float, default=1.0, help="a fraction of the full size")
     arguments = options.parse_args()
     if arguments.store is None:
@@ -312,6 +349,7 @@ def main() -> None:
         "transfers": lambda folder: transfers(
             f"{url}/t", [(scaled(2000), 4096), (4, scaled(64) * 2**20)], folder, runs
         ),
+        "stages": lambda folder: stages(f"{url}/s", [(scaled(10_000), 4096), (10, scaled(256) * 2**20)], folder, runs),
     }
     with workplace(arguments) as folder:
         for name, measure in parts.items():
