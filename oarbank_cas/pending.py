@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
 from oarbank_cas import layout, stopping
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _STAGE_BYTES = 256 * 2**20
 _STAGE_FILES = 20_000
 """What has piled up to so much is committed."""
+
+_HEAD_START_S = 0.01
 
 _STAGE_BYTES_FAR = 256 * 1024
 """To a storage from afar nearly everything is sent as it comes."""
@@ -64,14 +67,19 @@ class Pending:
     def settle(self) -> None:
         """Begin to make what was added so far visible and durable, while the caller goes on, where that pays."""
         if self._in_background:
-            self._begin(2)
+            begun = self._begin(2)
+            if begun is not None:
+                # The flush is what takes its time: let it get there before the interpreter is busy with what follows.
+                wait([begun], timeout=_HEAD_START_S)
 
-    def _begin(self, fewest: int) -> None:
+    def _begin(self, fewest: int) -> Future[None] | None:
         with self._lock:
             before = self._committing
-            if len(self._coming) >= fewest:
-                coming = self._take()
-                self._committing = self._committer.submit(self._create_after, before, coming)
+            if len(self._coming) < fewest:
+                return None
+            coming = self._take()
+            self._committing = self._committer.submit(self._create_after, before, coming)
+            return self._committing
 
     def wait(self) -> None:
         """Wait for the stages that were begun.
