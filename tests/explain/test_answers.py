@@ -35,7 +35,18 @@ def test_a_hit(bench):
         found = bench.explain(question)
         assert (found.answer, found.hit, found.key_inputs) == ("hit", True, "kept")
         assert found.recorded_by == ORIGIN.by
-    assert not bench.names("gc/hits/")  # a question is no use of the result
+
+
+def test_a_question_is_no_use_of_the_result(memory):
+    memory.record(inputs())
+    memory.record(inputs(0.25), "linux")
+    for given in (inputs(), inputs(0.25), inputs(0.75)):
+        memory.explain(given)
+    memory.store._hits.close()
+    assert not memory.names("gc/hits/")
+    memory.store.lookup(str(inputs().key))
+    memory.store._hits.close()
+    assert memory.names("gc/hits/")
 
 
 def test_another_class(bench):
@@ -73,6 +84,7 @@ def test_invalidated(bench):
     assert bench.store.undo_invalidate(str(given.key), by="ada")
     again = bench.explain(given)
     assert (again.answer, again.key_inputs) == ("hit", "kept")
+    assert bench.store.lookup(str(given.key)).header["key_inputs"] == len(given.canonical)
 
 
 def test_expired_by_gc_while_the_tombstone_stands_and_after_it_is_gone(bench):
