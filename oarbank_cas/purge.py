@@ -18,7 +18,6 @@ from oarbank_cas.contracts.manifest import parse_dataset
 from oarbank_cas.errors import BusyError, CasError, CorruptError, InvalidInputError, NotFoundError, UnavailableError
 from oarbank_cas.gc.facts import facts_of, read_manifest
 from oarbank_cas.gc.names import is_entry_name
-from oarbank_cas.gc.state import put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,7 +105,7 @@ def purge(rooms: Rooms, digest: str, *, by: str, reason: str, progress: Callable
         "is_manifest": report.is_manifest,
         "objects": [found for found, _ in _holders(rooms, digest)],
     }
-    put(rooms.backend, name, (json.dumps(document, indent=2) + "\n").encode())
+    rooms.backend.create(name, (json.dumps(document, indent=2) + "\n").encode())
     for _ in range(_PASSES):
         holders = list(_holders(rooms, digest))
         if not holders:

@@ -469,9 +469,4 @@ def _create_descriptor(backend: Backend, spans: dict[str, int]) -> bool:
             f"{backend.where} holds blobs but no {layout.DESCRIPTOR}: restore that file, or choose another directory"
         )
     data = descriptors.new(**spans, created=instants.to_text(backend.now())).encode()
-    incoming = backend.incoming(len(data))
-    try:
-        incoming.write(data)
-        return backend.commit([(layout.DESCRIPTOR, incoming)])[0] is not None
-    finally:
-        incoming.discard()
+    return backend.create(layout.DESCRIPTOR, data)

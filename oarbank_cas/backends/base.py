@@ -244,6 +244,15 @@ class Backend(ABC):
         del namer
         return [stat is not None for stat in self.commit(items)]
 
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a small object, if it is absent, durable on return; False where the name is taken."""
+        incoming = self.incoming(len(data))
+        try:
+            incoming.write(data)
+            return self.commit([(name, incoming)])[0] is not None
+        finally:
+            incoming.discard()
+
     @abstractmethod
     def replace(self, name: str, incoming: Incoming, expected: str) -> ObjectStat | None:
         """Put new bytes in the place of the incarnation whose validator is `expected`.

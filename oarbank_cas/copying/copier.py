@@ -331,15 +331,7 @@ class Copier:
             self.report.add("tombstones left out")
             return False
         backend = self._target.backend
-        if self._options.dry_run:
-            made = backend.stat(name) is None
-        else:
-            incoming = backend.incoming(len(data))
-            try:
-                incoming.write(data)
-                made = backend.commit([(name, incoming)])[0] is not None
-            finally:
-                incoming.discard()
+        made = backend.stat(name) is None if self._options.dry_run else backend.create(name, data)
         if made:
             self.report.add("tombstones copied")
             return True

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from oarbank_cas import layout
 from oarbank_cas.errors import BusyError, CasError, CorruptError, NotFoundError
 from oarbank_cas.gc.clocks import Moment
-from oarbank_cas.gc.state import put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +128,7 @@ class Journal:
             BusyError: another is, and `anyway` is False.
         """
         own = f"{layout.GC_RUNNING}{self._run}"
-        put(self._backend, own, self._running())
+        self._backend.create(own, self._running())
         self._announced = True
         mine = self._backend.stat(own)
         if mine is None:
@@ -220,7 +219,8 @@ def write_ended(backend: Backend, tm_ns: int, run: str, names: Sequence[str]) ->
     """
     if names:
         first, last = (name.split("/")[2][:_BEGINNING] for name in (names[0], names[-1]))
-        put(backend, layout.gc_ended(tm_ns // _S_NS, run, first, last), "".join(f"{name}\n" for name in names).encode())
+        data = "".join(f"{name}\n" for name in names).encode()
+        backend.create(layout.gc_ended(tm_ns // _S_NS, run, first, last), data)
 
 
 def who_ended(backend: Backend, name: str) -> str | None:

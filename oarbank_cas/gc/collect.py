@@ -289,7 +289,7 @@ class _Run:
                 "blobs are in it"
             )
         elif self._options.roots_confirmed and not self._options.dry_run and self._descriptor.epoch > 1:
-            state.put(self._backend, name, (json.dumps({"by": self._by}) + "\n").encode())
+            self._backend.create(name, (json.dumps({"by": self._by}) + "\n").encode())
 
     # -- what the last completed run left, and what this one leaves
 

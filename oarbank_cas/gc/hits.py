@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from oarbank_cas import layout
 from oarbank_cas.contracts.keys import parse_key
 from oarbank_cas.errors import CasError, CorruptError, NotFoundError
-from oarbank_cas.gc.state import put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -122,7 +121,7 @@ class HitRecorder:
             try:
                 data, stat = self._backend.read(name, _MAX_OBJECT)
             except NotFoundError:
-                if put(self._backend, name, _lines(names)):
+                if self._backend.create(name, _lines(names)):
                     return
                 continue
             standing = set(data.decode("utf-8", "replace").split())
@@ -190,8 +189,8 @@ def fold(backend: Backend, ledger: Ledger, names: list[str], run: str, tm_ns: in
     for entry, time_ns in ledger.live_hits():
         lines.append(f"{_day_text(time_ns)} {entry}\n")
         if len(lines) == _FOLD_LINES:
-            put(backend, f"{_FOLDED}{run}-{parts:06d}", "".join(lines).encode())
+            backend.create(f"{_FOLDED}{run}-{parts:06d}", "".join(lines).encode())
             parts, lines = parts + 1, []
     if lines:
-        put(backend, f"{_FOLDED}{run}-{parts:06d}", "".join(lines).encode())
+        backend.create(f"{_FOLDED}{run}-{parts:06d}", "".join(lines).encode())
     backend.delete_many(old + [name for name in names if name.startswith(_FOLDED)])

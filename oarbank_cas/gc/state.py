@@ -28,16 +28,6 @@ _MAX_PART = 128 * 2**20
 """Bytes of a part: one record may be as large as the references of one envelope."""
 
 
-def put(backend: Backend, name: str, data: bytes) -> bool:
-    """Create a small object; False where the name is taken."""
-    incoming = backend.incoming(len(data))
-    try:
-        incoming.write(data)
-        return backend.commit([(name, incoming)])[0] is not None
-    finally:
-        incoming.discard()
-
-
 def _part(run: str, kind: str, index: int) -> str:
     return f"{layout.GC_STATE}{run}/{kind}-{index:06d}"
 
@@ -79,7 +69,7 @@ class StateWriter:
             "epoch": self._descriptor.epoch,
             "sha256": hashlib.sha256(self._held).hexdigest(),
         }
-        put(self._backend, _part(self._run, self._kind, self.parts), json.dumps(head).encode() + b"\n" + self._held)
+        self._backend.create(_part(self._run, self._kind, self.parts), json.dumps(head).encode() + b"\n" + self._held)
         self.parts += 1
         self._held.clear()
 

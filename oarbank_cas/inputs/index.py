@@ -94,16 +94,7 @@ class InputsIndex:
             CasError: it cannot be written; the caller goes on without.
         """
         name = layout.key_inputs_new(module_tag(inputs.module), inputs.key.hex, sketch(inputs.document).hex())
-        self._create(name, b"")
-
-    def _create(self, name: str, data: bytes) -> bool:
-        """Create an object; False where the name stands."""
-        incoming = self._backend.incoming(len(data))
-        try:
-            incoming.write(data)
-            return self._backend.create_many([(name, incoming)])[0]
-        finally:
-            incoming.discard()
+        self._backend.create(name, b"")
 
     # -- asking
 
@@ -233,9 +224,9 @@ class InputsIndex:
     def _write(self, tag: str, rows: dict[bytes, bytes]) -> str:
         sketches, keys, data = encode(rows)
         name = layout.key_inputs_rows(tag, sketches, keys)
-        if not self._create(name, data) and self._read(Rows(name, len(rows), sketches, keys)) is None:
+        if not self._backend.create(name, data) and self._read(Rows(name, len(rows), sketches, keys)) is None:
             self._backend.delete(name)  # damaged: the right one has the same name
-            self._create(name, data)
+            self._backend.create(name, data)
         return name
 
     # -- keeping house
@@ -325,7 +316,7 @@ class InputsIndex:
         flush()
         with contextlib.suppress(PermissionDeniedError):
             if may_write:
-                self._create(layout.EXPLAIN_MADE, b"")
+                self._backend.create(layout.EXPLAIN_MADE, b"")
                 self._backend.delete_many([name for name in before if name not in written])
                 return True
         return False

@@ -15,7 +15,6 @@ from oarbank_cas import copying, layout, stopping
 from oarbank_cas import entry as codec
 from oarbank_cas.errors import CasError, CorruptError, NotFoundError, UnavailableError
 from oarbank_cas.gc.names import is_entry_name
-from oarbank_cas.gc.state import put
 from oarbank_cas.intake import Intake
 from oarbank_cas.verify.checks import check_entry, pin_refs, read_pin
 
@@ -177,7 +176,7 @@ class Repair:
                 return None
             # Named by its bytes: however often they cannot be healed, they are kept once.
             kept = layout.damaged(copying.key_of(problem.name)[0].hex, hashlib.sha256(data).hexdigest()[:16])
-            put(self._rooms.backend, kept, data)
+            self._rooms.backend.create(kept, data)
         if not self._copier.entry(problem.name):
             return None
         data, stat = self._rooms.backend.read(problem.name, codec.MAX_OBJECT)

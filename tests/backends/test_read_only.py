@@ -21,6 +21,7 @@ CHANGES = {
     "incoming": lambda b: b.incoming(),
     "adopt": lambda b: b.adopt("file", 1),
     "commit": lambda b: b.commit([("x/b", None)]),
+    "create": lambda b: b.create("x/b", b"1"),
     "create_many": lambda b: b.create_many([("x/b", None)]),
     "replace": lambda b: b.replace("x/a", None, b.stat("x/a").validator),
     "delete": lambda b: b.delete("x/a"),

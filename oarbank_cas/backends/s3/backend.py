@@ -192,6 +192,12 @@ class S3Backend(Backend):
             list(zip(items, created, strict=True)),
         )
 
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Backend.create`; what `commit` tells of the object would be one more request."""
+        incoming = self.incoming(len(data))
+        incoming.write(data)
+        return self.create_many([(name, incoming)])[0]
+
     def create_many(self, items: Sequence[tuple[str, Incoming]], namer: Namer | None = None) -> list[bool]:
         """See `Backend.create_many`."""
         del namer
