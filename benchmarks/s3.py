@@ -263,13 +263,17 @@ class Transfers:
         found[f"publish (command, {engines()[-1]})"] = lambda _: self._command(engines()[-1], self._store(), publish)
         return found
 
-    def fetches(self) -> dict[str, Contender]:
-        """The contenders of a fetch."""
+    def _uploaded(self) -> tuple[str, dict[str, Contender]]:
+        """A store with the job, and rclone's way to get the same files from beside it."""
         there = self._rclone_place()
         self._copy(str(self._job / "out"), there)
         url = self._store()
         self._library(engines()[-1], "publish", url, self._job)
-        found: dict[str, Contender] = {"rclone copy": lambda fresh: self._copy(there, str(fresh / "out"))}
+        return url, {"rclone copy": lambda fresh: self._copy(there, str(fresh / "out"))}
+
+    def fetches(self) -> dict[str, Contender]:
+        """The contenders of a fetch."""
+        url, found = self._uploaded()
         for engine in engines():
             found[f"fetch ({engine})"] = lambda fresh, engine=engine: self._library(  # type: ignore[misc]
                 engine, "fetch", url, fresh / "out"
@@ -281,11 +285,7 @@ class Transfers:
 
     def stages(self) -> dict[str, Contender]:
         """The contenders of a stage into an empty place: into the work directory, and through an empty cache."""
-        there = self._rclone_place()
-        self._copy(str(self._job / "out"), there)
-        url = self._store()
-        self._library(engines()[-1], "publish", url, self._job)
-        found: dict[str, Contender] = {"rclone copy": lambda fresh: self._copy(there, str(fresh / "out"))}
+        url, found = self._uploaded()
         for engine in engines():
             for what in ("stage", "stage, cache"):
                 found[f"{what} ({engine})"] = lambda fresh, engine=engine, what=what: self._library(  # type: ignore[misc]
@@ -294,33 +294,18 @@ class Transfers:
         return found
 
 
-def stages(url: str, shapes: list[tuple[int, int]], folder: Path, runs: int) -> None:
-    """A cold stage against rclone."""
+def against_rclone(url: str, shapes: list[tuple[int, int]], whats: tuple[str, ...], folder: Path, runs: int) -> None:
+    """Something done with jobs of some shapes, against rclone: "publish", "fetch" or "cold stage"."""
     if not (Path(sysconfig.get_path("scripts")) / "rclone").exists():
-        print("\nno rclone in this environment (extra `bench`): stages were not measured")
-        return
-    for files, size in shapes:
-        job = folder / f"job-{files}"
-        make_job(job, files, size)
-        both = Transfers(f"{url}/s{files}", job, folder)
-        report(f"cold stage of {files} files of {size} bytes", contest(both.stages(), folder, runs), "rclone copy")
-        for name, peak in both.peaks.items():
-            print(f"  peak memory of {name:<20} {peak:.0f} MiB")
-        shutil.rmtree(job)
-
-
-def transfers(url: str, shapes: list[tuple[int, int]], folder: Path, runs: int) -> None:
-    """Publish and fetch against rclone."""
-    if not (Path(sysconfig.get_path("scripts")) / "rclone").exists():
-        print("\nno rclone in this environment (extra `bench`): transfers were not measured")
+        print(f"\nno rclone in this environment (extra `bench`): {', '.join(whats)} were not measured")
         return
     for files, size in shapes:
         job = folder / f"job-{files}"
         make_job(job, files, size)
         both = Transfers(f"{url}/{files}", job, folder)
-        for what, contenders in (("publish", both.publishes()), ("fetch", both.fetches())):
-            seconds = contest(contenders, folder, runs)
-            report(f"{what} {files} files of {size} bytes", seconds, "rclone copy")
+        known = {"publish": both.publishes, "fetch": both.fetches, "cold stage": both.stages}
+        for what in whats:
+            report(f"{what} {files} files of {size} bytes", contest(known[what](), folder, runs), "rclone copy")
         for name, peak in both.peaks.items():
             print(f"  peak memory of {name:<20} {peak:.0f} MiB")
         shutil.rmtree(job)
@@ -346,10 +331,12 @@ def main() -> None:
     parts: dict[str, Callable[[Path], None]] = {
         "lookups": lambda folder: lookups(f"{url}/l", scaled(10_000), folder, runs),
         "missing": lambda folder: missing(f"{url}/m", scaled(100_000), max(100, scaled(10_000)), folder, runs),
-        "transfers": lambda folder: transfers(
-            f"{url}/t", [(scaled(2000), 4096), (4, scaled(64) * 2**20)], folder, runs
+        "transfers": lambda folder: against_rclone(
+            f"{url}/t", [(scaled(2000), 4096), (4, scaled(64) * 2**20)], ("publish", "fetch"), folder, runs
         ),
-        "stages": lambda folder: stages(f"{url}/s", [(scaled(10_000), 4096), (10, scaled(256) * 2**20)], folder, runs),
+        "stages": lambda folder: against_rclone(
+            f"{url}/s", [(scaled(10_000), 4096), (10, scaled(256) * 2**20)], ("cold stage",), folder, runs
+        ),
     }
     with workplace(arguments) as folder:
         for name, measure in parts.items():
