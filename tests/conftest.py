@@ -20,6 +20,17 @@ def budget():
     return GRANTED
 
 
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """Runs in `tmp_path/here`, with a home that is empty, and no store, cache or configuration named around it."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CONFIG_HOME", "OARBANK_CAS_STORE", "OARBANK_CAS_CACHE", "OARBANK_CAS_CACHE_BYTES"):
+        monkeypatch.delenv(name, raising=False)
+
+
 class RecordedBackend(Backend):
     """Another backend, and a list of the calls that it got.
 

@@ -42,14 +42,8 @@ class Ran:
 
 
 @pytest.fixture(autouse=True)
-def _a_folder_of_its_own(tmp_path, monkeypatch):
-    """Every command runs in `tmp_path/here`, with a home that is empty, and no store named by the environment."""
-    (tmp_path / "here").mkdir()
-    (tmp_path / "home").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.delenv("OARBANK_CAS_STORE", raising=False)
+def _a_folder_of_its_own(alone):
+    """For every command."""
 
 
 @pytest.fixture

@@ -18,14 +18,8 @@ from oarbank_cas.filesystem import StoreFileSystem
 
 
 @pytest.fixture(autouse=True)
-def _nothing_named(tmp_path, monkeypatch):
-    """No store, cache or configuration is named by what is around; and no instance outlives its test."""
-    (tmp_path / "here").mkdir()
-    (tmp_path / "home").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("XDG_CONFIG_HOME", "OARBANK_CAS_STORE", "OARBANK_CAS_CACHE", "OARBANK_CAS_CACHE_BYTES"):
-        monkeypatch.delenv(name, raising=False)
+def _nothing_named(alone):
+    """And no instance outlives its test."""
     yield
     StoreFileSystem.clear_instance_cache()
 
