@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 HELD_BYTES = 64 * 2**20
 """A file up to this size is kept in memory between hashing and writing; a larger one is read twice if it is new."""
 
-_HELD_FAR = 16 * 2**20
-"""The same for a storage from afar, where the network sets the pace and several files are under way on each core."""
-
 _STREAM_HELD = 8 * 2**20
 _WRITE = 8 * 2**20
 """Bytes of one write: each tells the system that it may begin to write back."""
@@ -80,7 +77,6 @@ class Intake:
         self._backend = backend
         self._blobs = blobs
         self._is_far = backend.requests_at_once > 1
-        self._held_bytes = min(HELD_BYTES, _HELD_FAR) if self._is_far else HELD_BYTES
         self._t0_ns = backend.now()
         self._sizes: dict[str, int] = {}
         self._pending = Pending(backend)
@@ -154,7 +150,7 @@ class Intake:
             sending = self._backend.incoming_file(fd, size, lambda fd: check_unchanged(fd, before, source.label))
             if sending is not None:
                 return self._send(fd, before, sending, source.label)
-            if size <= self._held_bytes:
+            if size <= HELD_BYTES:
                 data = self._reader.held(fd, size, source.label)
                 digest = hashlib.sha256(data).hexdigest()
             else:
@@ -262,14 +258,15 @@ class Intake:
         workshop = self._backend.workshop() if intake_pool.is_possible() else None
         if workshop is None:
             return None
+        self._pending.wait()
         self._dismiss_helpers()
         self._helpers = intake_pool.IntakePool(workshop.root + layout.BLOBS, workshop.scratch, _SMALL, tops)
         self._pending.namer = self._helpers.name
         return self._helpers
 
     def _dismiss_helpers(self) -> None:
+        """End the processes that help; no stage is under way any more."""
         if self._helpers is not None:
-            self._pending.wait()
             self._pending.namer = None
             self._helpers.close()
             self._helpers = None
@@ -364,9 +361,7 @@ class Intake:
     def discard(self) -> None:
         """Throw away what was added and not committed."""
         self._pending.discard()
-        if self._helpers is not None:
-            self._helpers.close()
-            self._helpers = None
+        self._dismiss_helpers()
 
     # -- one blob's way in
 

@@ -208,13 +208,17 @@ def check_unchanged(fd: int, before: os.stat_result, label: str) -> None:
     Raises:
         StorageIOError: somebody wrote to it.
     """
-    after = os.fstat(fd)
-    if (after.st_size, after.st_mtime_ns, after.st_ctime_ns) != (
+    if not is_unchanged(before, os.fstat(fd)):
+        raise changed(label)
+
+
+def is_unchanged(before: os.stat_result, after: os.stat_result) -> bool:
+    """Whether nobody was seen to write to a file between two looks at it."""
+    return (after.st_size, after.st_mtime_ns, after.st_ctime_ns) == (
         before.st_size,
         before.st_mtime_ns,
         before.st_ctime_ns,
-    ):
-        raise changed(label)
+    )
 
 
 def changed(label: str) -> StorageIOError:

@@ -66,7 +66,7 @@ def download(read: Callable[[int, int], bytes], size: int, fd: int, label: str, 
     for data in in_order(part, range(done, size, RANGE), min(at_once, AT_ONCE), ahead=1):
         state.update(data)
         try:
-            _write(fd, data)
+            write_all(fd, data)
         except OSError as error:
             raise StorageIOError(f"{label}: {error.strerror}") from error
         oscalls.start_writeback(fd, done, len(data))
@@ -87,7 +87,8 @@ def _beginning(fd: int, size: int, state: hashlib._Hash) -> int:
     return done
 
 
-def _write(fd: int, data: bytes | memoryview) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write all of it to a file, however little each write takes."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -101,7 +102,7 @@ def copy_hashing(reader: Reader, fd: int) -> tuple[str, int]:
     while size < reader.stat.size and (count := reader.readinto(buffer)):
         stopping.check()
         state.update(buffer[:count])
-        _write(fd, buffer[:count])
+        write_all(fd, buffer[:count])
         size += count
     return state.hexdigest(), size
 

@@ -12,6 +12,7 @@ import secrets
 from typing import Literal, TypeAlias, get_args
 
 from oarbank_cas.backends import oscalls
+from oarbank_cas.transfer import write_all
 
 Placement: TypeAlias = Literal["auto", "reflink", "copy", "hardlink"]
 """How files are placed: `auto` and `reflink` share blocks, `hardlink` links, where that works; else all copy."""
@@ -130,9 +131,5 @@ def _copy_through(source: int, target: int, done: int, size: int) -> None:
         chunk = os.read(source, min(_CHUNK, size - done))
         if not chunk:
             raise OSError(errno.EIO, "the cached copy ends too soon")
+        write_all(target, chunk)
         done += len(chunk)
-        written = os.write(target, chunk)
-        if written < len(chunk):
-            view = memoryview(chunk)[written:]
-            while view:
-                view = view[os.write(target, view) :]

@@ -14,6 +14,7 @@ from oarbank_cas.blobs import BlobReader, Blobs
 from oarbank_cas.cache.cache import MTIME_NS
 from oarbank_cas.cache.carrying import Carrier, Placement
 from oarbank_cas.errors import CacheError, StorageIOError
+from oarbank_cas.sources import is_unchanged
 from oarbank_cas.transfer import empty, hash_file
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class CachedBlobs(Blobs):
                 file.seek(start)
                 data = file.read(length)
                 # A part cannot be hashed: of a file that may have been written to since it was opened none is used.
-                if before.st_mtime_ns == MTIME_NS and _unchanged(before, os.fstat(fd)):
+                if before.st_mtime_ns == MTIME_NS and is_unchanged(before, os.fstat(fd)):
                     return data
         return self.straight.read_range(digest, start, length)
 
@@ -148,7 +149,7 @@ class CachedBlobs(Blobs):
             if error.errno in FULL:
                 raise StorageIOError(f"{label}: {error.strerror}; free some space and run this again") from error
             return None
-        if not _unchanged(before, os.fstat(source)):
+        if not is_unchanged(before, os.fstat(source)):
             # Written, or only linked, while it was copied.
             return before.st_size if hash_file(fd)[0] == digest else None
         return before.st_size
@@ -180,14 +181,6 @@ class CachedBlobs(Blobs):
         raise _SpoiltError(
             f"the cached copy of blob {digest} was changed while it was read, and is dropped: run this again"
         )
-
-
-def _unchanged(before: os.stat_result, after: os.stat_result) -> bool:
-    return (after.st_mtime_ns, after.st_ctime_ns, after.st_size) == (
-        before.st_mtime_ns,
-        before.st_ctime_ns,
-        before.st_size,
-    )
 
 
 class _SpoiltError(StorageIOError):

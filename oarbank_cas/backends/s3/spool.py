@@ -212,15 +212,15 @@ class FileSpool(Spool, FileIncoming):
         self._check(self._fd)
         if self._has_changed:
             raise _changed()
-        whole = (start, size) == (0, self.size)
-        expected = self.sha256 if whole and self._part_size is None else self.checksum(start, size)
-        return CheckedPart(self._fd, start, size, expected, self._note_change)
+        return CheckedPart(self._fd, start, size, self.checksum(start, size), self._note_change)
 
     def _note_change(self) -> None:
         self._has_changed = True  # what the client makes of an error within a request is to try again
 
     def checksum(self, start: int, size: int) -> bytes:
         """See `Spool.checksum`."""
+        if self._part_size is None and (start, size) == (0, self.size):
+            return self.sha256
         if self._part_size is None or start % self._part_size or size != min(self._part_size, self.size - start):
             raise ValueError(f"no checksum was made of {size} bytes from {start} on")
         return self._checksums[start // self._part_size]
